@@ -1,0 +1,57 @@
+"""The dynamic-shape compiler: models in, kernels that serve any legal shape out. Importing this package loads neither
+torch nor a toolchain; `compile_model` and what stands behind it are loaded when first named.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from dlcb.compiler.errors import (
+    ArtifactError,
+    CaptureError,
+    CompilerError,
+    ContractError,
+    GuardError,
+    IndexRangeError,
+    RequestError,
+    ShapeError,
+    ToolchainError,
+    UnsupportedOperator,
+)
+from dlcb.compiler.signature import BatchAxes, Dim, Signature, TensorSpec
+from dlcb.compiler.source import InputDeclaration, ModelSource
+
+_HEAVY = {  # public name -> the module that holds it, and loads torch
+    "CompileOptions": "dlcb.compiler.options",
+    "compile_model": "dlcb.compiler.driver",
+    "load_model": "dlcb.compiler.driver",
+    "Compilation": "dlcb.compiler.driver",
+    "CompiledModel": "dlcb.compiler.driver",
+}
+
+__all__ = [
+    "ArtifactError",
+    "BatchAxes",
+    "CaptureError",
+    "CompilerError",
+    "ContractError",
+    "Dim",
+    "GuardError",
+    "IndexRangeError",
+    "InputDeclaration",
+    "ModelSource",
+    "RequestError",
+    "ShapeError",
+    "Signature",
+    "TensorSpec",
+    "ToolchainError",
+    "UnsupportedOperator",
+    *_HEAVY,
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HEAVY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HEAVY[name]), name)
