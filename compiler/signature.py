@@ -1,0 +1,226 @@
+"""What a compiled model accepts and returns, as plain data that travels as JSON: the front of the server checks requests
+with it and never loads torch. Shapes go in; bound symbols and output shapes come out, or a ContractError that names the
+input, the axis, the broken rule and the nearest legal shape.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from dlcb.compiler.errors import ArtifactError, ContractError
+
+Shape = Sequence[int]
+
+_ALLOWED_NODES = (
+    ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.Name, ast.Load, ast.Constant, ast.Call,
+    ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.USub, ast.Not, ast.And, ast.Or,
+    ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE,
+)  # fmt: skip
+_FUNCTIONS = {"min": min, "max": max}
+
+
+@lru_cache(maxsize=4096)
+def compile_expression(text: str) -> Callable[[Mapping[str, int]], int]:
+    """An integer function of named symbols, from text over + - * // %, comparisons, and/or/not, min and max.
+
+    The text is parsed and held against a list of allowed nodes before Python compiles it: an artifact cannot smuggle
+    in attribute access, calls or names of ours. ArtifactError when the text holds anything else.
+    """
+    try:
+        tree = ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise ArtifactError(f"'{text}' is not an expression", stage="signature") from error
+    for node in ast.walk(tree):
+        legal = isinstance(node, _ALLOWED_NODES)
+        if isinstance(node, ast.Call):
+            legal = isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS and not node.keywords
+        elif isinstance(node, ast.Constant):
+            legal = type(node.value) in (int, bool)
+        if not legal:
+            raise ArtifactError(f"'{text}' holds {type(node).__name__}, which an expression may not", stage="signature")
+    code = compile(tree, "<signature>", "eval")
+    scope = {"__builtins__": {}, **_FUNCTIONS}
+    return lambda symbols: eval(code, scope, symbols)
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A free dim: its symbol, inclusive range (`high` None: no upper bound), and the number it must be a multiple of."""
+
+    symbol: str
+    low: int
+    high: int | None
+    multiple: int = 1
+    reason: str = ""
+
+    def nearest(self, size: int) -> int:
+        """The legal size closest to `size`; of two equally near the larger."""
+        clamped = max(size, self.low)
+        clamped = clamped if self.high is None else min(clamped, self.high)
+        below = clamped // self.multiple * self.multiple
+        above = below if below == clamped else below + self.multiple
+        if self.high is not None and above > self.high:
+            return below
+        return above if below < self.low or above - size <= size - below else below
+
+    def rule(self) -> str:
+        """The range in words, as error messages and `explain` show it."""
+        words = f"at least {self.low}" if self.high is None else f"{self.low} to {self.high}"
+        return words if self.multiple == 1 else f"{words}, a multiple of {self.multiple}"
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One input or output. `dtype` is numpy's spelling, or "bfloat16"; `dims` None means any rank."""
+
+    name: str
+    dtype: str
+    dims: tuple[Dim | int, ...] | None
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A fact the kernels rely on, as expression text that must be true, and why."""
+
+    expression: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class BatchAxes:
+    """Proof that row b of every output depends on row b of the inputs alone.
+
+    `input_axes` and `output_axes` name the batch axis of each tensor that has one; an input that is not listed has no
+    rows and must be equal in all requests of a batch.
+    """
+
+    symbol: str
+    input_axes: Mapping[str, int]
+    output_axes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Inputs, outputs, and what relates them. `output_dims[name]` holds one expression text a dim (None: a size known
+    only at run time), or None where even the rank is."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    output_dims: Mapping[str, tuple[str | None, ...] | None] = field(default_factory=dict)
+    guards: tuple[Guard, ...] = ()
+    batch: BatchAxes | None = None
+
+    def check(self, shapes: Mapping[str, Shape], dtypes: Mapping[str, str]) -> dict[str, int]:
+        """Bind every symbol to its size. ContractError when names, dtypes, ranks, sizes, equalities or guards break."""
+        names = {spec.name for spec in self.inputs}
+        for name in shapes:
+            if name not in names:
+                raise ContractError(f"unexpected input '{name}'; the model takes {_listed(names)}", stage="signature")
+        bound: dict[str, int] = {}
+        places: dict[str, str] = {}
+        for spec in self.inputs:
+            name = spec.name
+            if name not in shapes:
+                raise ContractError(f"missing input '{name}'; the model takes {_listed(names)}", stage="signature")
+            if dtypes[name] != spec.dtype:
+                raise ContractError(f"input '{name}' is {dtypes[name]}, expected {spec.dtype}", stage="signature")
+            if spec.dims is not None:
+                self._bind(spec, shapes[name], bound, places)
+        for guard in self.guards:
+            if not compile_expression(guard.expression)(bound):
+                sizes = ", ".join(f"{symbol} = {size} ({places[symbol]})" for symbol, size in bound.items())
+                why = f" ({guard.reason})" if guard.reason else ""
+                raise ContractError(f"{guard.expression} must hold{why}, but {sizes}", stage="signature")
+        return bound
+
+    def output_shapes(self, shapes: Mapping[str, Shape]) -> dict[str, tuple[int, ...] | None]:
+        """Output shapes for input shapes that `check` accepted; None where known only at run time."""
+        bound = {
+            dim.symbol: size
+            for spec in self.inputs
+            if spec.dims is not None
+            for dim, size in zip(spec.dims, shapes[spec.name], strict=True)
+            if isinstance(dim, Dim)
+        }
+        result: dict[str, tuple[int, ...] | None] = {}
+        for spec in self.outputs:
+            texts = self.output_dims.get(spec.name)
+            known = None if texts is None else [text for text in texts if text is not None]
+            if texts is None or known is None or len(known) < len(texts):
+                result[spec.name] = None
+            else:
+                result[spec.name] = tuple(compile_expression(text)(bound) for text in known)
+        return result
+
+    def _bind(self, spec: TensorSpec, shape: Shape, bound: dict[str, int], places: dict[str, str]) -> None:
+        dims = spec.dims or ()
+        if len(shape) != len(dims):
+            raise ContractError(
+                f"input '{spec.name}' has rank {len(shape)}, shape {list(shape)}; expected rank {len(dims)}, "
+                f"shape {describe(dims)}",
+                stage="signature",
+            )
+        for axis, (dim, size) in enumerate(zip(dims, shape, strict=True)):
+            if not isinstance(dim, Dim):
+                if size != dim:
+                    self._refuse(spec, shape, bound, f"axis {axis} is {size}, and is fixed at {dim}")
+                continue
+            if size < dim.low or (dim.high is not None and size > dim.high) or size % dim.multiple:
+                why = f" ({dim.reason})" if dim.reason else ""
+                self._refuse(spec, shape, bound, f"axis {axis} ('{dim.symbol}') is {size}, and must be {dim.rule()}{why}")
+            seen = bound.setdefault(dim.symbol, size)
+            if seen != size:
+                self._refuse(
+                    spec, shape, bound, f"axis {axis} is {size}, but '{dim.symbol}' is {seen} from {places[dim.symbol]}"
+                )
+            places.setdefault(dim.symbol, f"axis {axis} of input '{spec.name}'")
+
+    def _refuse(self, spec: TensorSpec, shape: Shape, bound: Mapping[str, int], rule: str) -> None:
+        nearest = [
+            bound.get(dim.symbol, dim.nearest(size)) if isinstance(dim, Dim) else dim
+            for dim, size in zip(spec.dims or (), shape, strict=True)
+        ]
+        raise ContractError(
+            f"input '{spec.name}' of shape {list(shape)}: {rule}; nearest legal shape {nearest}", stage="signature"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; `from_json` gives an equal signature back."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Signature:
+        """The inverse of `to_json`. ArtifactError when a field is missing or of another kind."""
+        try:
+            batch = data.get("batch")
+            return Signature(
+                inputs=tuple(_tensor(entry) for entry in data["inputs"]),
+                outputs=tuple(_tensor(entry) for entry in data["outputs"]),
+                output_dims={
+                    name: None if dims is None else tuple(dims) for name, dims in data.get("output_dims", {}).items()
+                },
+                guards=tuple(Guard(**entry) for entry in data.get("guards", ())),
+                batch=None if batch is None else BatchAxes(**batch),
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ArtifactError(f"not a signature: {error!r}", stage="signature") from error
+
+
+def describe(dims: Sequence[Dim | int]) -> str:
+    """A shape as people write it: `[batch, 3, height, width]`."""
+    return f"[{', '.join(dim.symbol if isinstance(dim, Dim) else str(dim) for dim in dims)}]"
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(f"'{name}'" for name in sorted(names)) or "no inputs"
+
+
+def _tensor(entry: Mapping[str, Any]) -> TensorSpec:
+    dims = entry["dims"]
+    if dims is not None:
+        dims = tuple(dim if isinstance(dim, int) else Dim(**dim) for dim in dims)
+    return TensorSpec(entry["name"], entry["dtype"], dims)

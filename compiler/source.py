@@ -1,0 +1,129 @@
+"""What a user registers: a model's program, weights and declared inputs, as plain data that travels as JSON between the
+server's processes. Its identity is a content key, so that a warm load finds the artifact without capturing anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from dlcb.compiler.errors import ArtifactError, CaptureError
+from dlcb.kernel_cache.key import Key
+
+
+@dataclass(frozen=True)
+class InputDeclaration:
+    """One input. `dtype` is numpy's spelling, or "bfloat16". A dim of `shape` is a name (free) or a size (pinned);
+    `shape` None means any rank. `values` is the half-open range of legal sample values, for tracing and checks."""
+
+    name: str
+    dtype: str
+    shape: tuple[str | int, ...] | None
+    values: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A registered model: exactly one of `factory` ("module:function") and `program` (path of a .pt2 file).
+
+    `arguments` are plain JSON values for the factory; `weights` are absolute paths, given to it as keyword `weights`
+    if it takes one. `dims` are declared inclusive ranges of named dims. `jit` says what an any-rank model does at a
+    new rank: serve it eagerly meanwhile ("eager") or hold the request until it is compiled ("wait").
+    """
+
+    name: str
+    version: str
+    factory: str | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    program: str | None = None
+    weights: tuple[str, ...] = ()
+    inputs: tuple[InputDeclaration, ...] = ()
+    outputs: tuple[str, ...] = ()
+    dims: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
+    jit: str = "eager"
+
+    def identity(self) -> Key:
+        """The key of everything that can change what is compiled. Paths, name and version are not in it; the text of
+        the factory's module, file digests, the configuration and the library versions are."""
+        configuration = self.to_json()
+        for field_name in ("name", "version", "program", "weights"):
+            del configuration[field_name]
+        return Key(
+            {
+                "configuration": json.dumps(configuration, sort_keys=True),
+                "factory": _factory_digest(self.factory) if self.factory else "",
+                "program": _file_digest(self.program) if self.program else "",
+                "weights": ",".join(_file_digest(path) for path in self.weights),
+                **{f"version of {package}": _version(package) for package in ("torch", "transformers", "dlcb")},
+            }
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; `from_json` gives an equal source back."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> ModelSource:
+        """The inverse of `to_json`. ArtifactError when a field is missing or unknown."""
+        try:
+            inputs = tuple(
+                InputDeclaration(
+                    name=entry["name"],
+                    dtype=entry["dtype"],
+                    shape=None if entry["shape"] is None else tuple(entry["shape"]),
+                    values=None if entry.get("values") is None else tuple(entry["values"]),
+                )
+                for entry in data["inputs"]
+            )
+            return ModelSource(
+                **{
+                    **data,
+                    "weights": tuple(data["weights"]),
+                    "inputs": inputs,
+                    "outputs": tuple(data["outputs"]),
+                    "dims": {name: tuple(bounds) for name, bounds in data["dims"].items()},
+                }
+            )
+        except (KeyError, TypeError) as error:
+            raise ArtifactError(f"not a model source: {error!r}", stage="source") from error
+
+
+def _factory_digest(factory: str) -> str:
+    """Digest of the source text of the factory's module: found by its spec, so nothing of the user's is run."""
+    module = factory.partition(":")[0]
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError) as error:
+        raise CaptureError(f"factory '{factory}': module '{module}' cannot be found: {error}", stage="source") from error
+    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
+        raise CaptureError(f"factory '{factory}': there is no module '{module}'", stage="source")
+    return _file_digest(spec.origin)
+
+
+def _file_digest(path: str) -> str:
+    try:
+        status = Path(path).stat()
+    except OSError as error:
+        raise CaptureError(f"'{path}' cannot be read: {error.strerror}", stage="source") from error
+    return _digest_of_state(path, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=256)
+def _digest_of_state(path: str, modified_ns: int, size: int) -> str:
+    """Content digest, computed once for each state of a file that a process meets."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "absent"
