@@ -20,9 +20,10 @@ from dlcb.compiler.errors import (
     UnsupportedOperator,
 )
 from dlcb.compiler.signature import BatchAxes, Dim, Signature, TensorSpec
-from dlcb.compiler.source import InputDeclaration, ModelSource
 
-_HEAVY = {  # public name -> the module that holds it, and loads torch
+_LAZY = {  # public name -> the module that holds it; those of the driver load torch
+    "InputDeclaration": "dlcb.compiler.source",
+    "ModelSource": "dlcb.compiler.source",
     "CompileOptions": "dlcb.compiler.options",
     "compile_model": "dlcb.compiler.driver",
     "load_model": "dlcb.compiler.driver",
@@ -39,19 +40,17 @@ __all__ = [
     "Dim",
     "GuardError",
     "IndexRangeError",
-    "InputDeclaration",
-    "ModelSource",
     "RequestError",
     "ShapeError",
     "Signature",
     "TensorSpec",
     "ToolchainError",
     "UnsupportedOperator",
-    *_HEAVY,
+    *_LAZY,
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HEAVY:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HEAVY[name]), name)
+    return getattr(importlib.import_module(_LAZY[name]), name)
