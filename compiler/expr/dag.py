@@ -1,0 +1,120 @@
+"""The immutable, hash-consed expression node. Equal means identical; digests come from content.
+
+One kind of node serves sizes, strides, coordinates and kernel bodies. Leaves are constants, size variables and loop
+indices; `load` reads a buffer at an offset; `reduce` folds a body over loop indices that it binds."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+from weakref import WeakValueDictionary
+
+from dlcb.compiler.dtype import DType
+from dlcb.compiler.expr.ops import Arithmetic
+from dlcb.compiler.expr.show import show
+
+_interned: WeakValueDictionary[tuple, Expr] = WeakValueDictionary()
+
+
+class Expr(Arithmetic):
+    """An expression. Build it with the constructors in `expr.node`, never directly.
+
+    `op` is "const", "size", "index", "load", "reduce", "cast" or the name of a row of `expr.ops`; `args` are expressions;
+    `value` is the constant, the variable's name, the buffer's name or the fold's name, else None."""
+
+    __slots__ = ("__weakref__", "_digest", "_free", "args", "dtype", "op", "value")
+
+    op: str
+    args: tuple[Expr, ...]
+    value: Any
+    dtype: DType
+
+    def __init__(self) -> None:
+        raise TypeError("expressions are built with the constructors in dlcb.compiler.expr.node")
+
+    @property
+    def digest(self) -> bytes:
+        """Sixteen bytes from the content alone, the same in every process."""
+        if self._digest is None:
+            for node in toposort([self], lambda n: n._digest is None):
+                _set_digest(node)
+        return self._digest
+
+    @property
+    def free(self) -> frozenset[Expr]:
+        """The size variables and unbound loop indices that this expression depends on."""
+        return self._free
+
+    @property
+    def is_const(self) -> bool:
+        return self.op == "const"
+
+    def __repr__(self) -> str:
+        return show(self)
+
+    def __deepcopy__(self, memo: dict) -> Expr:
+        return self
+
+    __copy__ = __deepcopy__
+
+    def __reduce__(self) -> Any:
+        raise TypeError("expressions cross processes as text (expr.text), not by pickle")
+
+
+def intern(op: str, args: tuple[Expr, ...], value: Any, dtype: DType) -> Expr:
+    """The one node with this content."""
+    # repr keeps 0.0 and -0.0 apart and makes every NaN one node
+    key = (op, args, repr(value) if isinstance(value, float) else value, dtype.name)
+    node = _interned.get(key)
+    if node is None:
+        node = object.__new__(Expr)
+        node.op, node.args, node.value, node.dtype = op, args, value, dtype
+        node._digest = None
+        node._free = _free(node)
+        _interned[key] = node
+    return node
+
+
+def _free(node: Expr) -> frozenset[Expr]:
+    below = frozenset().union(*(arg._free for arg in node.args)) if node.args else frozenset()
+    if node.op == "size":
+        return frozenset((node,))
+    if node.op == "index":
+        return below | {node}
+    if node.op == "reduce":
+        return below - frozenset(node.args[1:])
+    return below
+
+
+def _set_digest(node: Expr) -> None:
+    state = hashlib.blake2b(digest_size=16)
+    state.update(f"{node.op}|{node.value!r}|{node.dtype.name}|".encode())
+    for arg in node.args:
+        state.update(arg._digest)
+    node._digest = state.digest()
+
+
+def toposort(roots: Iterable[Expr], enter: Callable[[Expr], bool] = lambda node: True) -> Iterator[Expr]:
+    """Each node below `roots` for which `enter` holds, once, arguments first. Uses a stack, not recursion."""
+    seen: set[Expr] = set()
+    stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(list(roots))]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            yield node
+        elif node not in seen and enter(node):
+            seen.add(node)
+            stack.append((node, True))
+            stack.extend((arg, False) for arg in reversed(node.args) if arg not in seen)
+
+
+def rebuild(roots: list[Expr], replace: Mapping[Expr, Expr], remake: Callable[[Expr, tuple[Expr, ...]], Expr]) -> list[Expr]:
+    """`roots` with every node of `replace` exchanged; `remake(node, new_args)` builds a node whose arguments changed.
+
+    A node under which nothing changes is returned as it is."""
+    done: dict[Expr, Expr] = dict(replace)
+    for node in toposort(roots, lambda n: n not in done):
+        args = tuple(done[arg] for arg in node.args)
+        done[node] = node if all(new is old for new, old in zip(args, node.args, strict=True)) else remake(node, args)
+    return [done[root] for root in roots]
