@@ -1,0 +1,62 @@
+"""What every test may rely on: system tools found or the test skipped, and on CI no skip at all.
+
+A skip hides a test, so where CI=true a skip is a failure. The exception is hardware that cannot be installed: its
+reason starts with "hardware:".
+"""
+
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+
+ON_CI = os.environ.get("CI") == "true"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    # The GPU tests run where these plugins may be missing; their options stand in pyproject.toml all the same.
+    if importlib.util.find_spec("pytest_timeout") is None:
+        parser.addini("timeout", "seconds a test may take (unused without pytest-timeout)")
+    if importlib.util.find_spec("pytest_asyncio") is None:
+        parser.addini("asyncio_default_fixture_loop_scope", "loop of a fixture (unused without pytest-asyncio)")
+
+
+@pytest.fixture(scope="session")
+def require_tool() -> Callable[[str], Path]:
+    """A function that finds an executable beside Python or on the path, and skips the test if there is none."""
+
+    def find(name: str) -> Path:
+        beside_python = Path(sys.executable).with_name(name)
+        found = str(beside_python) if beside_python.exists() else shutil.which(name)
+        if found is None:
+            pytest.skip(f"needs {name}, which is not on the path")
+        return Path(found)
+
+    return find
+
+
+def _fail_a_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    expected_failure = hasattr(report, "wasxfail")
+    if not (ON_CI and report.skipped) or expected_failure:
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    if not reason.removeprefix("Skipped: ").startswith("hardware:"):
+        report.outcome = "failed"
+        report.longrepr = f"a skip on CI is a failure: {report.nodeid}: {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    _fail_a_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _fail_a_skip(report)
+    return report
