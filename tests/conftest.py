@@ -1,7 +1,7 @@
 """What every test may rely on: system tools found or the test skipped, and on CI no skip at all.
 
-A skip hides a test, so where CI=true a skip is a failure. The exception is hardware that cannot be installed: its
-reason starts with "hardware:".
+A skip hides a test, so where CI=true a skip is a failure. The exception is hardware that cannot be installed:
+its reason starts with "hardware:".
 """
 
 import importlib.util
@@ -17,16 +17,18 @@ ON_CI = os.environ.get("CI") == "true"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    # The GPU tests run where these plugins may be missing; their options stand in pyproject.toml all the same.
+    # The GPU tests run where these plugins may be missing; their options stand in pyproject.toml.
     if importlib.util.find_spec("pytest_timeout") is None:
         parser.addini("timeout", "seconds a test may take (unused without pytest-timeout)")
     if importlib.util.find_spec("pytest_asyncio") is None:
-        parser.addini("asyncio_default_fixture_loop_scope", "loop of a fixture (unused without pytest-asyncio)")
+        parser.addini(
+            "asyncio_default_fixture_loop_scope", "loop of a fixture (unused without pytest-asyncio)"
+        )
 
 
 @pytest.fixture(scope="session")
 def require_tool() -> Callable[[str], Path]:
-    """A function that finds an executable beside Python or on the path, and skips the test if there is none."""
+    """A function that finds an executable beside Python or on the path, else skips the test."""
 
     def find(name: str) -> Path:
         beside_python = Path(sys.executable).with_name(name)

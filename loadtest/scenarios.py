@@ -1,0 +1,106 @@
+"""What the load test sends, as data: a scenario names a model, ranges of its dims and what its inputs hold.
+
+`draw` turns a scenario into the inputs of one request, fresh sizes and values each time.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dlcb.loadtest.wire import Encoding
+
+Range = tuple[int, int]  # inclusive
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Standard normal floats."""
+
+
+@dataclass(frozen=True)
+class Integers:
+    """Uniform integers, low <= value < high."""
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class Padding:
+    """A mask [rows, length]: each row is a drawn number of ones (at least one), then zeros."""
+
+
+@dataclass(frozen=True)
+class AnyRank:
+    """A shape whose rank is drawn, and then each of its sizes."""
+
+    rank: Range
+    size: Range
+
+
+@dataclass(frozen=True)
+class Input:
+    name: str
+    dtype: str
+    shape: tuple[str | int, ...] | AnyRank
+    values: Normal | Integers | Padding
+
+
+@dataclass(frozen=True)
+class Scenario:
+    name: str
+    model: str
+    inputs: tuple[Input, ...]
+    dims: Mapping[str, Range] = field(default_factory=dict)
+    encoding: Encoding = "binary"
+
+
+def draw(scenario: Scenario, random: np.random.Generator) -> dict[str, np.ndarray]:
+    """The inputs of one request; dims of one name have one size."""
+    sizes = {name: int(random.integers(low, high + 1)) for name, (low, high) in scenario.dims.items()}
+    return {declared.name: _values(declared, _shape(declared.shape, sizes, random), random)
+            for declared in scenario.inputs}  # fmt: skip
+
+
+def _shape(
+    shape: tuple[str | int, ...] | AnyRank, sizes: Mapping[str, int], random: np.random.Generator
+) -> tuple[int, ...]:
+    if isinstance(shape, AnyRank):
+        rank = int(random.integers(shape.rank[0], shape.rank[1] + 1))
+        return tuple(int(size) for size in random.integers(shape.size[0], shape.size[1] + 1, rank))
+    return tuple(sizes[dim] if isinstance(dim, str) else dim for dim in shape)
+
+
+def _values(declared: Input, shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
+    match declared.values:
+        case Normal():
+            drawn = random.standard_normal(shape)
+        case Integers(low, high):
+            drawn = random.integers(low, high, shape)
+        case Padding():
+            rows, length = shape
+            kept = random.integers(1, length + 1, (rows, 1))
+            drawn = np.arange(length) < kept
+    return np.asarray(drawn).astype(declared.dtype)
+
+
+TOKENS = (
+    Input("input_ids", "int64", ("batch", "sequence"), Integers(0, 30522)),
+    Input("attention_mask", "int64", ("batch", "sequence"), Padding()),
+)
+IMAGE = (Input("image", "float32", ("batch", 3, "height", "width"), Normal()),)
+
+SCENARIOS = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario("minilm", "minilm", TOKENS, {"batch": (1, 8), "sequence": (4, 128)}),
+        Scenario("minilm-json", "minilm", TOKENS, {"batch": (1, 1), "sequence": (4, 64)}, encoding="json"),
+        Scenario("pnet", "pnet", IMAGE, {"batch": (1, 2), "height": (24, 160), "width": (24, 160)}),
+        Scenario(
+            "standardize",
+            "standardize",
+            (Input("x", "float32", AnyRank(rank=(1, 4), size=(2, 24)), Normal()),),
+        ),
+    )
+}
