@@ -1,0 +1,130 @@
+"""The words the server's parts exchange: tensors as named bytes, requests, responses and model states. No
+HTTP, no torch and no behaviour beyond small readings of their own fields.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any
+
+from dlcb.server.datatypes import Datatype
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(slots=True)
+class Tensor:
+    """`data` holds the elements little-endian and row-major, exactly `shape` of them."""
+
+    name: str
+    datatype: Datatype
+    shape: tuple[int, ...]
+    data: Buffer
+
+
+@dataclass(slots=True)
+class RequestedOutput:
+    """An output the client asked for; `binary` None means the request's default."""
+
+    name: str
+    binary: bool | None = None
+
+
+@dataclass(slots=True)
+class InferRequest:
+    """One decoded request. `outputs` None asks for all; `timeout` is seconds; `priority` 1 is the highest and
+    0 the default, which comes after all others."""
+
+    inputs: dict[str, Tensor]
+    outputs: list[RequestedOutput] | None = None
+    id: str | None = None
+    binary_output: bool = False
+    priority: int = 0
+    timeout: float | None = None
+
+
+@dataclass(slots=True)
+class InferResponse:
+    """Outputs in the model's order, or in the order the client asked for them."""
+
+    model_name: str
+    model_version: str
+    id: str | None
+    outputs: list[Tensor]
+    binary: list[bool]
+
+
+class State(enum.StrEnum):
+    """A model version's state, in the protocol's own words."""
+
+    UNAVAILABLE = "UNAVAILABLE"
+    LOADING = "LOADING"
+    READY = "READY"
+    UNLOADING = "UNLOADING"
+
+
+@dataclass(slots=True)
+class Duration:
+    """A count of events and the nanoseconds they took together."""
+
+    count: int = 0
+    ns: int = 0
+
+    def add(self, count: int, seconds: float) -> None:
+        self.count += count
+        self.ns += int(seconds * 1e9)
+
+    def to_json(self) -> dict[str, int]:
+        return {"count": self.count, "ns": self.ns}
+
+
+@dataclass(slots=True)
+class Statistics:
+    """What the statistics extension reports of one model version."""
+
+    last_inference_ms: int = 0
+    inferences: int = 0
+    executions: int = 0
+    success: Duration = field(default_factory=Duration)
+    fail: Duration = field(default_factory=Duration)
+    queue: Duration = field(default_factory=Duration)
+    compute_input: Duration = field(default_factory=Duration)
+    compute_infer: Duration = field(default_factory=Duration)
+    compute_output: Duration = field(default_factory=Duration)
+    cache_hit: Duration = field(default_factory=Duration)
+    cache_miss: Duration = field(default_factory=Duration)
+    by_batch: dict[int, Duration] = field(default_factory=dict)
+
+    def to_json(self, name: str, version: str) -> dict[str, Any]:
+        """One entry of `model_stats`."""
+        kinds = (
+            "success",
+            "fail",
+            "queue",
+            "compute_input",
+            "compute_infer",
+            "compute_output",
+            "cache_hit",
+            "cache_miss",
+        )
+        empty = Duration().to_json()
+        return {
+            "name": name,
+            "version": version,
+            "last_inference": self.last_inference_ms,
+            "inference_count": self.inferences,
+            "execution_count": self.executions,
+            "inference_stats": {kind: getattr(self, kind).to_json() for kind in kinds},
+            "response_stats": {},
+            "batch_stats": [
+                {
+                    "batch_size": rows,
+                    "compute_input": empty,
+                    "compute_infer": spent.to_json(),
+                    "compute_output": empty,
+                }
+                for rows, spent in sorted(self.by_batch.items())
+            ],
+            "memory_usage": [],
+        }
