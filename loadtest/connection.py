@@ -1,6 +1,6 @@
 """One keep-alive HTTP connection: request bytes go in, status, headers and body bytes come out.
 
-A few dozen lines over asyncio and httptools instead of a client library, because the load generator shares its
+A few dozen lines over asyncio and httptools instead of a client library: the load generator shares its
 cores with the server under test and must not be what is measured. One request at a time; a connection that
 failed is closed and says so in a ConnectionError.
 """

@@ -1,8 +1,8 @@
 """Sends prepared requests to a server for some seconds and checks every answer's values.
 
 Closed loop: each connection sends its next request when the last is answered. Open loop: requests arrive at
-random times at a given mean rate, whether or not earlier ones are answered, and latency counts from the arrival,
-so that a server that stalls is not spared. Both are bounded in time and connections and stop by themselves.
+random times at a given mean rate, whether or not earlier ones are answered, and latency counts from the
+arrival, so that a server that stalls is not spared. Both are bounded in time and connections and end alone.
 """
 
 import asyncio

@@ -8,7 +8,6 @@ import os
 import platform
 import subprocess
 import urllib.request
-from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,21 +20,23 @@ from prometheus_client.parser import text_string_to_metric_families
 from dlcb.loadtest.drive import Tally
 
 PERCENTILES = (50, 90, 99, 99.9)
+Samples = Mapping[tuple[str, tuple[tuple[str, str], ...]], float]  # by name and sorted labels
+
 VERSIONS = ("dlcb", "torch", "numpy", "uvicorn", "httptools", "uvloop", "orjson")
 
 
-def scrape(url: str) -> Counter[tuple[str, tuple[tuple[str, str], ...]]]:
+def scrape(url: str) -> Samples:
     """Every sample at `url`/metrics by name and sorted labels."""
     with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
         text = answer.read().decode()
-    samples: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            samples[sample.name, tuple(sorted(sample.labels.items()))] += sample.value
-    return samples
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
 
 
-def total(samples: Counter, name: str, **labels: str) -> float:
+def total(samples: Samples, name: str, **labels: str) -> float:
     """The sum of the samples called `name` whose labels include `labels`."""
     return sum(
         value
@@ -44,7 +45,7 @@ def total(samples: Counter, name: str, **labels: str) -> float:
     )
 
 
-def shape_cache(before: Counter, after: Counter, model: str) -> dict[str, Any]:
+def shape_cache(before: Samples, after: Samples, model: str) -> dict[str, Any]:
     """Hits, misses and hit rate of `model` between two scrapes, and compiles that a request caused."""
     name = "dlcb_shape_cache_requests_total"
 

@@ -75,14 +75,13 @@ def _shape(
 def _values(declared: Input, shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
     match declared.values:
         case Normal():
-            drawn = random.standard_normal(shape)
+            return random.standard_normal(shape).astype(declared.dtype)
         case Integers(low, high):
-            drawn = random.integers(low, high, shape)
+            return random.integers(low, high, shape).astype(declared.dtype)
         case Padding():
             rows, length = shape
             kept = random.integers(1, length + 1, (rows, 1))
-            drawn = np.arange(length) < kept
-    return np.asarray(drawn).astype(declared.dtype)
+            return (np.arange(length) < kept).astype(declared.dtype)
 
 
 TOKENS = (

@@ -1,0 +1,197 @@
+"""The load test's command line: `python -m dlcb.loadtest run` and `python -m dlcb.loadtest compare`.
+
+`run` drives scenarios against one server and checks every answer's values; `compare` races the server against a bare
+ASGI echo. Both print a table, write what they measured with machine and commit, and exit with 1 if anything failed.
+"""
+
+import asyncio
+import sys
+import urllib.error
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from dlcb.loadtest import compare as peers
+from dlcb.loadtest import launch, report
+from dlcb.loadtest.drive import Request, Tally, alone, closed_loop, open_loop
+from dlcb.loadtest.reference import Reference, eager_references
+from dlcb.loadtest.scenarios import SCENARIOS, Scenario, draw
+from dlcb.loadtest.wire import WireError
+
+RESULTS = Path(__file__).with_name("results")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
+console = Console()
+
+
+@app.command()
+def run(
+    scenario: Annotated[list[str] | None, typer.Option(help="Scenario by name; may be repeated.")] = None,
+    url: Annotated[str, typer.Option(help="A running server.")] = "http://127.0.0.1:8000",
+    start: Annotated[Path | None, typer.Option(help="Start a server from this config instead.")] = None,
+    eager: Annotated[Path | None, typer.Option(help="Check against eager models of this config.")] = None,
+    connections: Annotated[int, typer.Option(min=1, max=1024)] = 8,
+    rate: Annotated[float, typer.Option(min=0, help="Open loop: arrivals a second. 0: closed loop.")] = 0.0,
+    seconds: Annotated[float, typer.Option(min=0.1, max=600)] = 10.0,
+    requests: Annotated[int, typer.Option(min=1, help="Distinct requests a scenario.")] = 100,
+    seed: Annotated[int | None, typer.Option(help="Repeat an earlier run's draws.")] = None,
+    tolerance: Annotated[float, typer.Option(help="Of an output's largest magnitude.")] = 1e-4,
+    results: Annotated[Path, typer.Option(help="Folder for the results.")] = RESULTS,
+) -> None:
+    """Drive a server with variable shapes and check every answer's values."""
+    chosen = [_scenario(name) for name in scenario or SCENARIOS]
+    seed = int(np.random.SeedSequence().entropy) % 2**32 if seed is None else seed
+    loop = f"open loop, {rate:g} arrivals/s" if rate else "closed loop"
+    console.print(f"seed {seed}; {loop}; {connections} connections; {seconds:g} s a scenario")
+    references = eager_references(eager or start)
+    with ExitStack() as stack:
+        if start:
+            url = f"http://{launch.HOST}:{stack.enter_context(launch.server(start))}"
+        measured = [
+            _measure(
+                one,
+                url,
+                references.get(one.model),
+                np.random.default_rng([seed, at]),
+                requests=requests,
+                rate=rate,
+                connections=connections,
+                seconds=seconds,
+                tolerance=tolerance,
+            )
+            for at, one in enumerate(chosen)
+        ]
+    settings = {"seed": seed, "connections": connections, "rate": rate, "requests": requests}
+    written = report.write(
+        results, "run", {"place": report.place(), "settings": settings, "scenarios": measured}
+    )
+    console.print(_table(measured))
+    console.print(f"written to {written}")
+    for one in measured:
+        for complaint in one["complaints"]:
+            console.print(f"[red]{one['scenario']}[/red]: {complaint}", highlight=False)
+    if any(one["failures"] for one in measured):
+        raise typer.Exit(1)
+
+
+@app.command()
+def compare(
+    wrk: Annotated[Path, typer.Option(help="The wrk program.")] = Path("wrk"),
+    config: Annotated[Path, typer.Option(help="A config that serves `identity`.")] = Path(__file__).with_name(
+        "identity.yaml"
+    ),
+    floats: Annotated[int, typer.Option(min=1)] = 64,
+    connections: Annotated[int, typer.Option(min=1, max=1024)] = 16,
+    rounds: Annotated[int, typer.Option(min=1, max=50)] = 5,
+    seconds: Annotated[int, typer.Option(min=1, max=60)] = 4,
+    results: Annotated[Path, typer.Option(help="Folder for the results.")] = RESULTS,
+) -> None:
+    """Race the server against a bare ASGI echo, in interleaved rounds of wrk."""
+    bare = launch.free_port()
+    command = [sys.executable, "-m", "dlcb.loadtest.peers", str(bare)]
+    with launch.process(command, bare, "/"), launch.server(config) as port:
+        contestants = [peers.Contestant("raw-asgi", bare), peers.Contestant("dlcb", port)]
+        peers.race(
+            contestants, wrk, floats=floats, connections=connections, rounds=rounds, seconds=seconds
+        )
+    rows = peers.medians(contestants)
+    settings = {"floats": floats, "connections": connections, "rounds": rounds, "seconds": seconds}
+    table = Table(*rows[0])
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    written = report.write(
+        results, "compare", {"place": report.place(), "settings": settings, "contestants": rows}
+    )
+    console.print(table)
+    console.print(f"written to {written}")
+    if any(one.wrong for one in contestants):
+        raise typer.Exit(1)
+
+
+def _scenario(name: str) -> Scenario:
+    if name not in SCENARIOS:
+        raise typer.BadParameter(f"no scenario {name!r}; there are {', '.join(SCENARIOS)}")
+    return SCENARIOS[name]
+
+
+def _measure(
+    scenario: Scenario,
+    url: str,
+    reference: Reference | None,
+    random: np.random.Generator,
+    *,
+    requests: int,
+    rate: float,
+    connections: int,
+    seconds: float,
+    tolerance: float,
+) -> dict[str, Any]:
+    host, port = _address(url)
+    drawn = [draw(scenario, random) for _ in range(requests)]
+    before = report.scrape(url)
+    if reference:
+        expected = [reference(inputs) for inputs in drawn]
+    else:  # each request sent alone once: under load it must get that answer again
+        sent = [Request.of(scenario.model, inputs, scenario.encoding, None) for inputs in drawn]
+        expected = asyncio.run(alone(host, port, sent))
+    ready = [
+        Request.of(scenario.model, inputs, scenario.encoding, outputs)
+        for inputs, outputs in zip(drawn, expected, strict=True)
+    ]
+    tally: Tally
+    if rate:
+        tally = asyncio.run(
+            open_loop(host, port, ready, rate=rate, connections=connections, seconds=seconds, tolerance=tolerance)
+        )
+    else:
+        tally = asyncio.run(
+            closed_loop(host, port, ready, connections=connections, seconds=seconds, tolerance=tolerance)
+        )
+    return {
+        "scenario": scenario.name,
+        "reference": "eager" if reference else "the same request alone",
+        **report.summary(tally),
+        "failures": tally.failures,
+        "shape_cache": report.shape_cache(before, report.scrape(url), scenario.model),
+    }
+
+
+def _address(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    if parts.scheme != "http" or not parts.hostname:
+        raise typer.BadParameter(f"{url!r} is not an http:// URL")
+    return parts.hostname, parts.port or 80
+
+
+def _table(measured: list[dict[str, Any]]) -> Table:
+    table = Table("scenario", "checked against", "rps", "p50 ms", "p90 ms", "p99 ms", "good", "failed", "cache hits")
+    for one in measured:
+        latency, rate = one["latency_ms"], one["shape_cache"]["hit_rate"]
+        table.add_row(
+            one["scenario"],
+            one["reference"],
+            f"{one['rps']:g}",
+            *(f"{latency[name]:.2f}" if latency else "-" for name in ("p50", "p90", "p99")),
+            str(one["good"]),
+            str(one["failures"]),
+            "-" if rate is None else f"{rate:.1%}",
+        )
+    return table
+
+
+def main() -> None:
+    """Runs the command; what a user can mend is one line on standard error and exit code 1."""
+    try:
+        app()
+    except (launch.LaunchError, WireError, ConnectionError, urllib.error.URLError, FileNotFoundError) as error:
+        console.print(f"error: {error}", style="red", highlight=False)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
