@@ -1,0 +1,268 @@
+"""Typed configuration: one YAML file holds the server's options and the registry of models. Everything is
+checked before a process starts; what is wrong becomes a ConfigError of one line that names the file, the
+line, the key and the rule.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from dlcb.compiler import InputDeclaration, ModelSource
+from dlcb.server.datatypes import DATATYPES
+from dlcb.server.errors import ConfigError
+
+Symbol = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Reference = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+Size = Annotated[int, Field(ge=0, strict=True)]
+
+
+class Section(BaseModel):
+    """A part of the file: unknown keys are errors, values do not change after reading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Limits(Section):
+    """Bounds on what clients may ask of one model or, under `server`, of the process."""
+
+    body_bytes: int = Field(64 << 20, gt=0, description="largest request body, also after decompression")
+    queue_requests: int = Field(
+        1024, gt=0, description="requests that may wait for one model; one more gets 429"
+    )
+    inflight_bytes: int = Field(1 << 30, gt=0, description="bytes of accepted and unanswered requests")
+    timeout_ms: float | None = Field(None, gt=0, description="deadline of requests that name none")
+
+
+class Batching(Section):
+    """How requests are put together, where the compiler has proved that their rows are independent."""
+
+    enabled: bool = True
+    max_rows: int = Field(32, gt=0, description="most rows of one batch; a larger request runs alone")
+    max_wait_ms: float = Field(
+        0.0, ge=0, description="how long a batch waits for more rows; 0 takes what is there"
+    )
+
+
+class Cache(Section):
+    """The kernel cache's place and bounds."""
+
+    folder: Path | None = Field(None, description="default: $DLCB_CACHE, or ~/.cache/dlcb")
+    limit_bytes: int = Field(4 << 30, gt=0)
+    remote: str | None = Field(None, description="an fsspec URL shared by replicas")
+
+
+class Keys(Section):
+    """API keys. Each entry is the key itself, or `env:NAME` to read it from the environment."""
+
+    infer: tuple[str, ...] = ()
+    admin: tuple[str, ...] = Field((), description="load and unload are off while there is none")
+
+    @field_validator("infer", "admin")
+    @classmethod
+    def _resolve(cls, entries: tuple[str, ...]) -> tuple[str, ...]:
+        resolved = []
+        for entry in entries:
+            name = entry.removeprefix("env:")
+            value = os.environ.get(name) if entry.startswith("env:") else entry
+            if not value:
+                raise ValueError(
+                    f"the environment has no variable '{name}'" if name != entry else "a key is empty"
+                )
+            resolved.append(value)
+        return tuple(resolved)
+
+
+class Server(Section):
+    """The process: where it listens, how many workers it has, and how it stops."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(8000, ge=0, le=65535, description="0 takes a free port")
+    workers: int = Field(1, ge=1, le=64, description="worker processes, each with every model")
+    spares: int = Field(1, ge=0, le=8, description="workers kept ready to replace one that dies")
+    threads: int | None = Field(None, ge=1, description="compute threads of a worker; default: all cores")
+    device: Literal["cpu", "cuda"] | None = Field(None, description="default: cuda where there is a GPU")
+    grace_seconds: float = Field(5.0, ge=0, description="time between SIGTERM and closing the door")
+    drain_seconds: float = Field(30.0, ge=0, description="time accepted requests then have to finish")
+    backend: str = Field("dlcb.compiler", description="module with compile_model and load_model")
+    access_log_every: int = Field(0, ge=0, description="log every n-th request; 0 logs none")
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    limits: Limits = Limits()
+    keys: Keys = Keys()
+
+
+class Input(Section):
+    """One input tensor of a model."""
+
+    name: str = Field(min_length=1)
+    datatype: str
+    shape: tuple[Symbol | Size, ...] | None = Field(description="a name is a free dim, null any rank")
+    values: tuple[float, float] | None = Field(None, description="half-open range of legal sample values")
+
+    @field_validator("datatype")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in DATATYPES:
+            raise ValueError(f"'{value}' is not one of {', '.join(DATATYPES)}")
+        return value
+
+
+class Model(Section):
+    """One registered model version."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    version: str = Field("1", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    factory: Reference | None = Field(None, description="module:function that returns an nn.Module")
+    arguments: dict[str, Any] = {}
+    program: Path | None = Field(None, description="a .pt2 file, instead of a factory")
+    weights: tuple[str, ...] = ()
+    inputs: tuple[Input, ...] = Field(min_length=1)
+    outputs: tuple[str, ...] = Field(min_length=1)
+    dims: dict[Symbol, tuple[Size, Size | None]] = {}
+    jit: Literal["eager", "wait"] = "eager"
+    load: bool = Field(True, description="load when the server starts")
+    batching: Batching = Batching()
+    limits: Limits = Limits()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Model:
+        if (self.factory is None) == (self.program is None):
+            raise ValueError("exactly one of 'factory' and 'program' must be given")
+        for names, what in (([entry.name for entry in self.inputs], "input"), (list(self.outputs), "output")):
+            twice = next((name for name in names if names.count(name) > 1), None)
+            if twice is not None:
+                raise ValueError(f"{what} '{twice}' is declared twice")
+        used = {dim for entry in self.inputs for dim in entry.shape or () if isinstance(dim, str)}
+        for symbol, (low, high) in self.dims.items():
+            if symbol not in used:
+                raise ValueError(f"dims: '{symbol}' stands in no input's shape")
+            if high is not None and high < low:
+                raise ValueError(f"dims: '{symbol}' has the empty range {low} to {high}")
+        return self
+
+    def source(self, folder: Path) -> ModelSource:
+        """What the compiler is given; files are looked up beside the configuration file. ConfigError when
+        missing."""
+        return ModelSource(
+            name=self.name,
+            version=self.version,
+            factory=self.factory,
+            arguments=self.arguments,
+            program=str(resolve(str(self.program), folder)) if self.program else None,
+            weights=tuple(str(resolve(entry, folder)) for entry in self.weights),
+            inputs=tuple(
+                InputDeclaration(entry.name, DATATYPES[entry.datatype].dtype, entry.shape, entry.values)
+                for entry in self.inputs
+            ),
+            outputs=self.outputs,
+            dims=self.dims,
+            jit=self.jit,
+        )
+
+
+class Settings(Section):
+    """The whole file."""
+
+    server: Server = Server()
+    cache: Cache = Cache()
+    models: tuple[Model, ...] = Field(min_length=1)
+    folder: Path = Field(Path(), exclude=True, description="where the file lies; set by `read`")
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Settings:
+        seen: set[tuple[str, str]] = set()
+        for model in self.models:
+            if (model.name, model.version) in seen:
+                raise ValueError(f"models: '{model.name}' version '{model.version}' is registered twice")
+            seen.add((model.name, model.version))
+        return self
+
+
+def read(path: Path) -> Settings:
+    """The settings of a file. ConfigError with one line, `file:line: key: rule`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    try:
+        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigError(f"{path}:{line}: not YAML: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}:1: not YAML: {_one_line(str(error))}") from error
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{path}:1: expected a mapping with 'models'")
+    try:
+        settings = Settings(**{**data, "folder": path.resolve().parent})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "file"
+        raise ConfigError(f"{path}:{_line(tree, first['loc'])}: {key}: {_words(first)}") from error
+    except TypeError as error:  # a key that is not a string
+        raise ConfigError(f"{path}:1: {error}") from error
+    for index, model in enumerate(settings.models):
+        try:
+            model.source(settings.folder)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{path}:{_line(tree, ('models', index, 'weights'))}: models.{index}: {error}"
+            ) from error
+    return settings
+
+
+def resolve(entry: str, folder: Path) -> Path:
+    """A file's absolute path. `package:name/path` lies inside an installed package, which is found and not
+    imported; anything else is relative to `folder`. ConfigError when there is no such file."""
+    match = re.fullmatch(r"package:([A-Za-z_][\w.]*)/(.+)", entry)
+    if match is None:
+        found = folder / os.path.expanduser(entry)
+    else:
+        spec = importlib.util.find_spec(match[1])
+        roots = list(spec.submodule_search_locations or ()) if spec else []
+        if not roots:
+            raise ConfigError(
+                f"'{entry}': there is no package '{match[1]}'; pip install it, without its dependencies"
+            )
+        found = Path(roots[0]) / match[2]
+    if not found.is_file():
+        raise ConfigError(f"'{entry}': there is no file {found}")
+    return found.resolve()
+
+
+def _line(tree: yaml.Node | None, place: tuple[str | int, ...]) -> int:
+    """The line of the deepest node on the way to `place`."""
+    node, line = tree, 1
+    for part in place:
+        if isinstance(node, yaml.MappingNode):
+            pair = next(((key, value) for key, value in node.value if key.value == str(part)), None)
+            if pair is None:
+                break
+            line, node = pair[0].start_mark.line + 1, pair[1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+            line = node.start_mark.line + 1
+        else:
+            break
+    return line
+
+
+def _words(error: Mapping[str, Any]) -> str:
+    message = error["msg"].removeprefix("Value error, ")
+    found = error.get("input")
+    if error["type"] in ("missing", "value_error", "extra_forbidden") or isinstance(found, dict | list):
+        return _one_line(message)
+    return _one_line(f"{message}, found {found!r}")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

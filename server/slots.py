@@ -1,0 +1,100 @@
+"""Tensors between processes: slots of shared memory in memfd files, which the owner fills and the peer maps.
+The files travel over the control socket once each and are used again and again, so that a request costs
+neither a system call for memory nor a page fault. (A container's /dev/shm is too small for this, a memfd is
+not.)
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from dataclasses import dataclass
+
+SMALLEST = 1 << 16
+ALIGNMENT = 64
+
+
+@dataclass(slots=True)
+class Slot:
+    """One file of shared memory. `number` names it between the two processes."""
+
+    number: int
+    file: int
+    memory: mmap.mmap
+    size: int
+    view: memoryview
+
+
+class SlotPool:
+    """The owner's side: takes and gives back slots, whose sizes are powers of two.
+
+    `idle_bytes` bounds what is kept for later use. Not thread-safe.
+    """
+
+    def __init__(self, idle_bytes: int = 256 << 20) -> None:
+        self._idle: dict[int, list[Slot]] = {}
+        self._idle_bytes = 0
+        self._limit = idle_bytes
+        self._next = 0
+        self.bytes = 0
+
+    def take(self, size: int) -> Slot:
+        """A slot of at least `size` bytes; its contents are whatever was there before."""
+        capacity = max(SMALLEST, 1 << (size - 1).bit_length())
+        idle = self._idle.get(capacity)
+        if idle:
+            self._idle_bytes -= capacity
+            return idle.pop()
+        file = os.memfd_create("dlcb-slot", os.MFD_CLOEXEC)
+        os.ftruncate(file, capacity)
+        memory = mmap.mmap(file, capacity)
+        self._next += 1
+        self.bytes += capacity
+        return Slot(self._next, file, memory, capacity, memoryview(memory))
+
+    def give_back(self, slot: Slot) -> bool:
+        """True when the slot is kept for later; False when it was closed, and the peer should drop its
+        mapping."""
+        if self._idle_bytes + slot.size <= self._limit:
+            self._idle.setdefault(slot.size, []).append(slot)
+            self._idle_bytes += slot.size
+            return True
+        self.bytes -= slot.size
+        close(slot)
+        return False
+
+
+class SlotMap:
+    """The peer's side: maps a slot when its file arrives and finds it by number afterwards."""
+
+    def __init__(self) -> None:
+        self._views: dict[int, memoryview] = {}
+
+    def add(self, number: int, file: int) -> None:
+        """Map the file and close it: the mapping keeps the memory."""
+        try:
+            self._views[number] = memoryview(mmap.mmap(file, os.fstat(file).st_size))
+        finally:
+            os.close(file)
+
+    def view(self, number: int) -> memoryview:
+        return self._views[number]
+
+    def drop(self, number: int) -> None:
+        """Forget a slot. Its memory goes when the last array over it does."""
+        self._views.pop(number, None)
+
+
+def close(slot: Slot) -> None:
+    """Give the memory back to the system, once nothing views it."""
+    os.close(slot.file)
+    slot.view.release()
+    try:
+        slot.memory.close()
+    except BufferError:  # an array still looks at it: the mapping goes when the array does
+        pass
+
+
+def aligned(offset: int) -> int:
+    """The next offset at which any vector load is aligned."""
+    return -(-offset // ALIGNMENT) * ALIGNMENT
