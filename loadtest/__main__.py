@@ -1,10 +1,12 @@
 """The load test's command line: `python -m dlcb.loadtest run` and `python -m dlcb.loadtest compare`.
 
-`run` drives scenarios against one server and checks every answer's values; `compare` races the server against a bare
-ASGI echo. Both print a table, write what they measured with machine and commit, and exit with 1 if anything failed.
+`run` drives scenarios against one server and checks every answer's values; `compare` races the server
+against a bare ASGI echo. Both print a table, write what they measured with machine and commit, and exit
+with 1 if anything failed.
 """
 
 import asyncio
+import secrets
 import sys
 import urllib.error
 from contextlib import ExitStack
@@ -24,6 +26,7 @@ from dlcb.loadtest.reference import Reference, eager_references
 from dlcb.loadtest.scenarios import SCENARIOS, Scenario, draw
 from dlcb.loadtest.wire import WireError
 
+IDENTITY = Path(__file__).with_name("identity.yaml")
 RESULTS = Path(__file__).with_name("results")
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 console = Console()
@@ -45,7 +48,7 @@ def run(
 ) -> None:
     """Drive a server with variable shapes and check every answer's values."""
     chosen = [_scenario(name) for name in scenario or SCENARIOS]
-    seed = int(np.random.SeedSequence().entropy) % 2**32 if seed is None else seed
+    seed = secrets.randbits(32) if seed is None else seed
     loop = f"open loop, {rate:g} arrivals/s" if rate else "closed loop"
     console.print(f"seed {seed}; {loop}; {connections} connections; {seconds:g} s a scenario")
     references = eager_references(eager or start)
@@ -82,9 +85,7 @@ def run(
 @app.command()
 def compare(
     wrk: Annotated[Path, typer.Option(help="The wrk program.")] = Path("wrk"),
-    config: Annotated[Path, typer.Option(help="A config that serves `identity`.")] = Path(__file__).with_name(
-        "identity.yaml"
-    ),
+    config: Annotated[Path, typer.Option(help="A config that serves `identity`.")] = IDENTITY,
     floats: Annotated[int, typer.Option(min=1)] = 64,
     connections: Annotated[int, typer.Option(min=1, max=1024)] = 16,
     rounds: Annotated[int, typer.Option(min=1, max=50)] = 5,
@@ -96,9 +97,7 @@ def compare(
     command = [sys.executable, "-m", "dlcb.loadtest.peers", str(bare)]
     with launch.process(command, bare, "/"), launch.server(config) as port:
         contestants = [peers.Contestant("raw-asgi", bare), peers.Contestant("dlcb", port)]
-        peers.race(
-            contestants, wrk, floats=floats, connections=connections, rounds=rounds, seconds=seconds
-        )
+        peers.race(contestants, wrk, floats=floats, connections=connections, rounds=rounds, seconds=seconds)
     rows = peers.medians(contestants)
     settings = {"floats": floats, "connections": connections, "rounds": rounds, "seconds": seconds}
     table = Table(*rows[0])
@@ -146,7 +145,9 @@ def _measure(
     tally: Tally
     if rate:
         tally = asyncio.run(
-            open_loop(host, port, ready, rate=rate, connections=connections, seconds=seconds, tolerance=tolerance)
+            open_loop(
+                host, port, ready, rate=rate, connections=connections, seconds=seconds, tolerance=tolerance
+            )
         )
     else:
         tally = asyncio.run(
@@ -169,7 +170,9 @@ def _address(url: str) -> tuple[str, int]:
 
 
 def _table(measured: list[dict[str, Any]]) -> Table:
-    table = Table("scenario", "checked against", "rps", "p50 ms", "p90 ms", "p99 ms", "good", "failed", "cache hits")
+    table = Table(
+        "scenario", "checked against", "rps", "p50 ms", "p90 ms", "p99 ms", "good", "failed", "cache hits"
+    )
     for one in measured:
         latency, rate = one["latency_ms"], one["shape_cache"]["hit_rate"]
         table.add_row(
@@ -188,7 +191,13 @@ def main() -> None:
     """Runs the command; what a user can mend is one line on standard error and exit code 1."""
     try:
         app()
-    except (launch.LaunchError, WireError, ConnectionError, urllib.error.URLError, FileNotFoundError) as error:
+    except (
+        launch.LaunchError,
+        WireError,
+        ConnectionError,
+        urllib.error.URLError,
+        FileNotFoundError,
+    ) as error:
         console.print(f"error: {error}", style="red", highlight=False)
         sys.exit(1)
 

@@ -1,0 +1,43 @@
+"""Expected values from eager PyTorch: each model of a config, built by its own factory and run in this
+process.
+
+Nothing of the compiler takes part, so an answer that agrees was right and not merely repeated. A config
+error, or a factory that fails, raises; a model without a factory has no reference.
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from dlcb.compiler import ModelSource
+from dlcb.server import settings
+
+Reference = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+
+
+def eager_references(config: Path | None) -> dict[str, Reference]:
+    """A reference for each model of `config` that has a factory; none without a config."""
+    if config is None:
+        return {}
+    read = settings.read(config)
+    return {model.name: eager_reference(model.source(read.folder)) for model in read.models if model.factory}
+
+
+def eager_reference(source: ModelSource) -> Reference:
+    """Runs the factory now; the reference takes and gives named arrays, in fp32 as the model is."""
+    torch = importlib.import_module("torch")  # takes seconds, and only this reference needs it
+    module_name, _, function_name = str(source.factory).partition(":")
+    factory = getattr(importlib.import_module(module_name), function_name)
+    takes_weights = "weights" in inspect.signature(factory).parameters
+    model = factory(**source.arguments, **({"weights": source.weights} if takes_weights else {})).eval()
+
+    def reference(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        with torch.inference_mode():
+            outputs = model(*(torch.from_numpy(inputs[declared.name]) for declared in source.inputs))
+        ordered = outputs if isinstance(outputs, tuple) else (outputs,)
+        return {name: tensor.numpy() for name, tensor in zip(source.outputs, ordered, strict=True)}
+
+    return reference
