@@ -20,7 +20,7 @@ _interned: WeakValueDictionary[tuple, Expr] = WeakValueDictionary()
 class Expr(Arithmetic):
     """An expression. Build it with the constructors in `expr.node`, never directly.
 
-    `op` is "const", "size", "index", "load", "reduce", "cast" or the name of a row of `expr.ops`; `args` are expressions;
+    `op` is "const", "size", "index", "load", "check", "reduce", "cast" or the name of a row of `expr.ops`; `args` are expressions;
     `value` is the constant, the variable's name, the buffer's name or the fold's name, else None."""
 
     __slots__ = ("__weakref__", "_digest", "_free", "args", "dtype", "op", "value")

@@ -40,9 +40,17 @@ def index(name: str, extent: Expr | int) -> Expr:
     return intern("index", (as_expr(extent),), name, INDEX)
 
 
-def load(buffer: str, offset: Expr | int, dtype: DType) -> Expr:
-    """The element of `buffer` at `offset` (in elements from the buffer's first)."""
-    return intern("load", (as_expr(offset),), buffer, dtype)
+def load(buffer: str, offset: Expr | int, dtype: DType, guard: Expr = TRUE) -> Expr:
+    """The element of `buffer` at `offset` (in elements from the buffer's first); zero, and nothing read, unless `guard`."""
+    return intern("load", (as_expr(offset), guard), buffer, dtype)
+
+
+def check(x: Expr, low: Expr | int, high: Expr | int, label: str, position: Expr | int, guard: Expr = TRUE) -> Expr:
+    """`x` itself; when `guard` holds and not low <= x < high, the fact is recorded under `label` with `position` and `x`.
+
+    `position` is the row-major position of `x` in the tensor of indices that `label` names. What reads at a checked index
+    must be guarded by the same range: a check records, it does not clamp."""
+    return intern("check", (x, as_expr(low), as_expr(high), as_expr(position), guard), label, x.dtype)
 
 
 def reduce(fold: str, indices: Iterable[Expr], body: Expr) -> Expr:
@@ -103,9 +111,9 @@ def _fold(name: str, args: list[Expr], result: DType) -> Expr | None:
 
 
 def _order(x: Expr) -> tuple[int, str]:
-    """Sizes, then indices, then compound expressions, constants last; a stable order that reads well."""
-    rank = {"size": 0, "index": 1, "const": 3}.get(x.op, 2)
-    return rank, x.value if rank < 2 else x.digest.hex() if rank == 2 else ""
+    """Compound expressions, then sizes, then indices, constants last; a stable order that reads well (n * m * k + i + 1)."""
+    rank = {"size": 1, "index": 2, "const": 3}.get(x.op, 0)
+    return rank, x.digest.hex() if rank == 0 else "" if rank == 3 else x.value
 
 
 def _identity(name: str, args: list[Expr]) -> Expr | None:  # noqa: PLR0915 - one branch a law
@@ -180,7 +188,7 @@ def remake(node: Expr, args: tuple[Expr, ...]) -> Expr:
     match node.op:
         case "cast":
             return cast(args[0], node.dtype)
-        case "load" | "index" | "reduce":
+        case "load" | "index" | "reduce" | "check":
             return intern(node.op, args, node.value, args[0].dtype if node.op == "reduce" else node.dtype)
         case _:
             return apply(node.op, *args)

@@ -37,7 +37,10 @@ def _line(node: Any, args: list[tuple[str, int]]) -> tuple[str, int]:
     if node.op == "index":
         return node.value, _ATOM
     if node.op == "load":
-        return f"{node.value}[{texts[0]}]", _ATOM
+        guarded = "" if node.args[1].is_const and node.args[1].value else f" if {texts[1]}"
+        return f"{node.value}[{texts[0]}{guarded}]", _ATOM
+    if node.op == "check":
+        return f"check[{node.value}]({', '.join(texts)})", _ATOM
     if node.op == "cast":
         return f"{node.dtype.name}({texts[0]})", _ATOM
     if node.op == "reduce":
