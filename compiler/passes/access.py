@@ -1,0 +1,123 @@
+"""How an operator reads its operands: the coordinates that its `at` rule takes each one at, found by running the rule.
+
+Fusion, views and the proof that batch rows are independent all ask this one question, so none of them lists operators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.node import TRUE, ZERO, as_expr, cast, index, load, not_equal, where
+from dlcb.compiler.ir.graph import Node, Value
+from dlcb.compiler.ir.op import Shape, Type
+
+
+_FARTHEST = 32  # nodes a coordinate computation may span
+
+
+@dataclass(frozen=True)
+class Access:
+    """One read: operand number, the coordinates read at, and the condition under which it is read."""
+
+    operand: int
+    coordinates: tuple[Expr, ...]
+    guard: Expr
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one node reads to make the element at `out`: output indices, reduction indices, reads, and the scalar body.
+
+    In `body` a read of operand k appears as a load from "operand k" whose offset says which access it is."""
+
+    out: tuple[Expr, ...]
+    over: tuple[Expr, ...]
+    accesses: tuple[Access, ...]
+    body: Expr
+
+
+class _Recorder:
+    """An operand that notes how it is read. One made of coordinates alone (an arange) gives its element as an expression."""
+
+    def __init__(self, number: int, value: Value, reads: list[Access]) -> None:
+        self.number, self.value, self.type, self.reads = number, value, value.type, reads
+        self.name = f"operand {number}"
+
+    @property
+    def shape(self) -> Shape:
+        return self.type.shape
+
+    @property
+    def dtype(self):  # noqa: ANN201 - see Operand
+        return self.type.dtype
+
+    def __getitem__(self, coordinates: Sequence[Expr]) -> Expr:
+        return self._read(coordinates, TRUE)
+
+    def along(self, i: Sequence[Expr]) -> Expr:
+        return self._read(broadcast_coordinates(self.shape, i), TRUE)
+
+    def inside(self, coordinates: Sequence[Expr], guard: Expr, otherwise: Expr) -> Expr:
+        return where(guard, self._read(coordinates, guard), otherwise)
+
+    def _read(self, coordinates: Sequence[Expr], guard: Expr) -> Expr:
+        coordinates = tuple(as_expr(c) for c in coordinates)
+        access = Access(self.number, coordinates, guard)
+        if access not in self.reads:
+            self.reads.append(access)
+        computed = from_coordinates(self.value, coordinates)
+        if computed is not None:
+            return computed
+        value = load(self.name, self.reads.index(access), self.type.dtype)
+        return cast(value, self.type.dtype.accumulator) if self.type.dtype.is_float else value
+
+
+def broadcast_coordinates(shape: Shape, i: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Coordinates in a tensor of `shape` for output coordinates `i`: trailing axes; size 1, known or at run time, reads 0."""
+    trailing = i[len(i) - len(shape) :]
+    return tuple(_broadcast(size, coordinate) for size, coordinate in zip(shape, trailing, strict=True))
+
+
+def _broadcast(size: Expr, coordinate: Expr) -> Expr:
+    if size.is_const:
+        return ZERO if size.value == 1 else coordinate
+    if coordinate.op == "index" and coordinate.args[0] is size:
+        return coordinate
+    return coordinate * cast(not_equal(size, 1), coordinate.dtype)
+
+
+def read(node: Node) -> Reading:
+    """The reads of a node with an `at` rule and one result."""
+    shape = node.result.shape
+    out = tuple(index(f"i{axis}", size) for axis, size in enumerate(shape))
+    extents = node.op.over(*(v.type for v in node.inputs), **node.attributes) if node.op.over else ()
+    over = tuple(index(f"r{axis}", size) for axis, size in enumerate(extents))
+    reads: list[Access] = []
+    body = node.op.at(out, over, *(_Recorder(k, v, reads) for k, v in enumerate(node.inputs)), **node.attributes)
+    return Reading(out, over, tuple(reads), body)
+
+
+def from_coordinates(value: Value, coordinates: Sequence[Expr]) -> Expr | None:
+    """The element of `value` at `coordinates` where it is made of coordinates alone, with no data read; else None."""
+    if not _computed(value):
+        return None
+    node = value.producer
+    assert node is not None and node.op.at is not None
+    reads: list[Access] = []
+    return node.op.at(tuple(coordinates), (), *(_Recorder(k, v, reads) for k, v in enumerate(node.inputs)), **node.attributes)
+
+
+def _computed(value: Value) -> bool:
+    """Is `value` made by fills, ranges, movements and pointwise operators alone? Looks a bounded number of nodes back."""
+    stack, seen = [value], set()
+    while stack:
+        node = stack.pop().producer
+        if node is None or node.op.at is None or node.op.kind not in ("create", "move", "pointwise"):
+            return False
+        if node not in seen:
+            seen.add(node)
+            stack.extend(node.inputs)
+        if len(seen) > _FARTHEST:
+            return False
+    return True

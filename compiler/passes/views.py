@@ -1,0 +1,59 @@
+"""Which values are strided views of others: found by running the operators' own coordinate rules, not from a list.
+
+A chain of movements is a view when it reads one value, unguarded, at an offset that is linear in the output coordinates."""
+
+from __future__ import annotations
+
+from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.node import ONE, TRUE, ZERO, substitute
+from dlcb.compiler.ir.graph import Value
+from dlcb.compiler.passes.access import read
+from dlcb.compiler.passes.layout import declared_layout
+from dlcb.compiler.passes.steps import Layout
+from dlcb.compiler.shapes.system import System
+
+
+class Views:
+    """Answers, and remembers, what a value is a view of."""
+
+    def __init__(self, system: System) -> None:
+        self._system = system
+        self._known: dict[Value, tuple[Value, Layout] | None] = {}
+
+    def of(self, value: Value) -> tuple[Value, Layout] | None:
+        """(base, layout) where `value` is a view of `base`, which is not itself a movement; None where it is no view."""
+        if value not in self._known:
+            self._known[value] = self._find(value)
+        return self._known[value]
+
+    def _find(self, value: Value) -> tuple[Value, Layout] | None:
+        node = value.producer
+        if node is None or node.op.kind != "move" or node.op.at is None or len(node.inputs) != 1:
+            return None
+        reading = read(node)
+        if len(reading.accesses) != 1 or reading.accesses[0].guard is not TRUE:
+            return None
+        source = node.inputs[0]
+        base, layout = self.of(source) or (source, declared_layout(source))
+        offset = layout.offset
+        for coordinate, stride in zip(reading.accesses[0].coordinates, layout.strides, strict=True):
+            offset = offset + coordinate * stride
+        linear = linear_in(self._system.simplify(offset), reading.out, self._system)
+        return None if linear is None else (base, Layout(*linear))
+
+
+def linear_in(offset: Expr, indices: tuple[Expr, ...], system: System) -> tuple[tuple[Expr, ...], Expr] | None:
+    """(coefficients, constant) where `offset` is their linear form over `indices`; None where it is not linear."""
+    nothing = {i: ZERO for i in indices}
+    constant = substitute(offset, nothing)
+    coefficients = []
+    for i in indices:
+        coefficients.append(system.simplify(substitute(offset, {**nothing, i: ONE}) - constant))
+    rebuilt = constant
+    for i, coefficient in zip(indices, coefficients, strict=True):
+        rebuilt = rebuilt + i * coefficient
+    if system.simplify(offset - rebuilt) is not ZERO:
+        return None
+    if any(set(indices) & c.free for c in (*coefficients, constant)):
+        return None
+    return tuple(coefficients), system.simplify(constant)
