@@ -59,9 +59,7 @@ def open(path: Path) -> "Bundle":
 
 
 class Bundle:
-    """A read-only store over one file. A damaged payload is a miss, counted in `corrupt`; nothing in it is
-    evicted.
-    """
+    """A read-only store over one file. A damaged payload is a miss, counted in `corrupt`."""
 
     def __init__(self, path: Path) -> None:
         self.file = path
@@ -104,7 +102,8 @@ class Bundle:
 
     def put(self, key: str, payload: bytes, *, kind: str = "", label: str = "") -> None:
         """Raises BundleError, unless the bundle holds just that already."""
-        if self.manifest(key) != Manifest.of(key, payload, kind, label):
+        held = self.manifest(key)
+        if held is None or held.sha256 != Manifest.of(key, payload, kind, label).sha256:
             raise BundleError(self.file, f"cannot put {key} into {self.file}: a bundle is read-only")
 
     def write(self, entry: Entry) -> None:

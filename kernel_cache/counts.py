@@ -16,9 +16,7 @@ _LAYOUT = struct.Struct("<8s6Q")
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Bytes on disk as last accounted (an estimate between two prunings), and events since the folder was
-    made.
-    """
+    """Bytes on disk (an estimate between two prunings), and events since the folder was made."""
 
     bytes: int = 0
     hits: int = 0

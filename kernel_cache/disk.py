@@ -93,9 +93,7 @@ class Disk:
         return self._place(key) / entries.PAYLOAD if found else None
 
     def used(self, key: str) -> None:
-        """Note one more use, for the policies; no matter if the entry is gone or the folder read-only by
-        now.
-        """
+        """Note one more use, for the policies; no matter if that cannot be written."""
         with suppress(OSError):
             descriptor = os.open(self._place(key) / entries.USES, os.O_WRONLY | os.O_APPEND)
             try:
@@ -116,7 +114,7 @@ class Disk:
                     continue  # replaced or evicted by another process under our eyes, not damaged
                 _log.warning("cache entry %s is damaged, taken as a miss: %s", place, damage)
                 self.counts.add(corrupt=1)
-                with suppress(OSError):
+                with suppress(UnwritableFolder):
                     self.put_away(place)
                 return None
             except OSError as error:
@@ -127,8 +125,7 @@ class Disk:
     # Writing
 
     def write(self, entry: Entry) -> None:
-        """Publish the entry. The same one again is no change; another payload under the key replaces the
-        first.
+        """Publish the entry. The same payload again is no change; another one replaces the first.
 
         Raises UnwritableFolder. An entry larger than the whole bound is kept only if it is pinned.
         """
@@ -144,13 +141,16 @@ class Disk:
         aside = unique(self._aside)
         try:
             entries.write(entry, aside)
-            self._publish(aside, manifest)
+            appeared = self._publish(aside, manifest)
         except OSError as error:
             raise UnwritableFolder.because(self.folder, f"write entry {manifest.key}", error) from error
         finally:
             discard(aside)
+        if appeared:
+            self._keep_bound(manifest.key)
 
-    def _publish(self, aside: Path, manifest: Manifest) -> None:
+    def _publish(self, aside: Path, manifest: Manifest) -> bool:
+        """Rename into place. False when ours need not, or in the end cannot, stand there."""
         place = self._place(manifest.key)
         for _ in range(ATTEMPTS):
             place.parent.mkdir(mode=0o700, exist_ok=True)
@@ -160,22 +160,22 @@ class Disk:
                 if error.errno not in _OCCUPIED:
                     raise
             else:
-                self._grew_by(_record(place))
-                return
+                return True
             if self._holds(manifest):
-                return  # another writer was first with the same
+                return False  # another writer was first with the same
             self.put_away(place)
-        # Others keep publishing other payloads under the key: as if ours had been there for a moment.
+        return False  # others keep publishing other payloads: as if ours had stood there for a moment
 
     def _holds(self, manifest: Manifest) -> bool:
         try:
-            return entries.verify(self._place(manifest.key), manifest.key) == manifest
+            return entries.verify(self._place(manifest.key), manifest.key).sha256 == manifest.sha256
         except (Damaged, OSError):
             return False
 
     def put_away(self, path: Path) -> bool:
-        """Take what lies under `entries/` away, at once for all; its files go afterwards. False when
-        nothing was there.
+        """Take away what lies under `entries/`, at once for all; its files are deleted afterwards.
+
+        False when nothing was there. Raises UnwritableFolder.
         """
         aside = unique(self._aside)
         size = _record(path).size
@@ -183,27 +183,34 @@ class Disk:
             os.rename(path, aside)
         except FileNotFoundError:
             return False
+        except OSError as error:
+            raise UnwritableFolder.because(self.folder, f"remove {path.name}", error) from error
         discard(aside)
         self.counts.add(bytes=-size)
         return True
 
     # Bounds and pins
 
-    def _grew_by(self, record: Record) -> None:
-        totals = self.counts.add(bytes=record.size)
-        if self._policy and totals.bytes > self.limit_bytes:
-            with suppress(LockTimeout):  # then somebody else is evicting already
-                self.prune(int(self.limit_bytes * HEADROOM), keep=record.key, patience=0.0)
+    def _keep_bound(self, newest: str) -> None:
+        """Account for a new entry, and make room once the folder is above its bound."""
+        totals = self.counts.add(bytes=_record(self._place(newest)).size)
+        if self._policy is None or totals.bytes <= self.limit_bytes:
+            return
+        try:
+            self.prune(int(self.limit_bytes * HEADROOM), keep=newest, patience=0.0)
+        except LockTimeout:
+            return  # somebody else is evicting already
+        except UnwritableFolder as error:
+            _log.warning("the cache stays above its bound of %d bytes: %s", self.limit_bytes, error)
 
     def prune(
         self, limit_bytes: int, *, unused_for: float | None = None, keep: str = "", patience: float = PATIENCE
     ) -> list[Record]:
-        """Evict what was not used for so many seconds, then by policy down to the bound, never what is
-        pinned.
+        """Evict what was unused for so many seconds, then by policy down to the bound; never what is pinned.
 
         Gives what left, and measures the folder's bytes anew. `keep` is a key that must outlive this
         pruning. Raises LockTimeout when another process has been pruning or pinning for longer than
-        `patience` seconds.
+        `patience` seconds, and UnwritableFolder.
         """
         self._make_folders()
         with held(self.folder / "lock", patience, "a pruning"):

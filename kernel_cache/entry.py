@@ -26,9 +26,7 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class Damaged(Exception):
-    """What lies under the key is not a whole entry of that key; the text says why. Never leaves this
-    package.
-    """
+    """What lies under the key is not a whole entry of that key, and why. Never leaves this package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +143,7 @@ def _manifest(directory: int, key: str) -> Manifest:
 
 @contextmanager
 def _opened_folder(folder: Path) -> Iterator[int]:
-    """A descriptor of the folder: both files are then read from the same one, even if it is renamed
-    meanwhile.
-    """
+    """A descriptor of the folder, so that both files are read from one entry even if it is renamed meanwhile."""
     try:
         directory = os.open(folder, _OPEN | os.O_DIRECTORY)
     except NotADirectoryError:

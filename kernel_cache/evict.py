@@ -10,9 +10,7 @@ Policy = Callable[["Record"], tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a policy knows of an entry: bytes on disk, number of uses, time of the last one in ns, and who
-    pins it.
-    """
+    """What a policy knows of an entry: bytes on disk, uses, time of the last one in ns, and who pins it."""
 
     key: str
     size: int

@@ -50,9 +50,7 @@ def subfolder(folder: Path, name: str) -> Path:
 
 
 def prove_writable(folder: Path, aside: Path) -> None:
-    """Write a byte and take it away: permissions alone say nothing of a read-only or full disk. Raises
-    UnwritableFolder.
-    """
+    """Write a byte, as permissions say nothing of a read-only or full disk. Raises UnwritableFolder."""
     probe = unique(aside)
     try:
         probe.write_bytes(b".")

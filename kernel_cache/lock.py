@@ -20,8 +20,7 @@ PATIENCE = 60.0  # seconds to wait for the short work done under the folder's ow
 
 @contextmanager
 def single_flight(store_folder: Path, key: str, timeout: float = 600.0) -> Iterator[None]:
-    """Hold the right to make the payload of a key. Look it up again inside: another may have just published
-    it.
+    """Hold the right to make the payload of a key; look it up again inside, as another may have published it.
 
     Raises LockTimeout after `timeout` seconds (below zero: wait for ever); working on regardless is then
     wasteful but right, as publishing the same payload twice is no change.

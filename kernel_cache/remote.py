@@ -52,9 +52,7 @@ class Remote:
             return None
 
     def write(self, entry: Entry) -> None:
-        """Upload the entry, over whatever is there: it is written only after a miss, so that may be
-        damaged.
-        """
+        """Upload the entry over whatever is there: it follows a miss, so that may be damaged."""
         place = self._place(entry.manifest.key)
         self._ask(lambda: self._pipe(place, pack(entry)), None)
 

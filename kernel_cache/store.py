@@ -10,16 +10,13 @@ from dlcb.kernel_cache.entry import Entry
 
 
 class Store(Protocol):
-    """What the compiler and the server use. Keys are lower-case hex sha256 digests; others raise
-    ValueError.
-    """
+    """What the compiler and the server use. A key is a lower-case hex sha256, or ValueError is raised."""
 
     def get(self, key: str) -> bytes | None:
         """The payload put under the key; None when it is missing, torn, foreign or damaged."""
 
     def put(self, key: str, payload: bytes, *, kind: str = "", label: str = "") -> None:
-        """Keep the payload: whole or not at all, and the same again is no change. Kind and label are for
-        people.
+        """Keep the payload, whole or not at all; the same again is no change. Kind and label are for people.
 
         Raises UnwritableFolder when it could not be kept.
         """
@@ -34,9 +31,7 @@ class Store(Protocol):
         """Let go of everything the owner pinned; nothing happens when that is nothing."""
 
     def path(self, key: str) -> Path | None:
-        """A file that holds exactly the payload, verified just now, for dlopen; None on a miss or without
-        files.
-        """
+        """A file of exactly the payload, verified just now, for dlopen; None on a miss or without files."""
 
 
 class Layer(Protocol):
