@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dlcb.compiler.ir.graph import Graph, Node, Value
+from dlcb.compiler.passes.algebra import evaluate_coordinates, fold_batch_norms, merge_linears
 from dlcb.compiler.passes.decompose import decompose
 from dlcb.compiler.passes.fuse import fuse, fusable
 from dlcb.compiler.passes.layout import declared_layout
 from dlcb.compiler.passes.steps import Layout, Schedule, Step, ViewStep
+from dlcb.compiler.passes.views import Views
 
 # what PyTorch's libraries run as one call; every other composite is expanded
 LIBRARY = frozenset({"attention", "linear", "matmul", "convolution"})
@@ -23,7 +25,12 @@ class Pass:
     run: Callable[[Graph], Graph]
 
 
-PASSES: tuple[Pass, ...] = (Pass("decompose", lambda graph: decompose(graph, keep=LIBRARY)),)
+PASSES: tuple[Pass, ...] = (
+    Pass("fold_batch_norms", fold_batch_norms),
+    Pass("merge_linears", merge_linears),
+    Pass("decompose", lambda graph: decompose(graph, keep=LIBRARY)),
+    Pass("evaluate_coordinates", evaluate_coordinates),
+)
 
 
 def run_passes(graph: Graph, passes: Sequence[Pass] = PASSES, stop_after: str | None = None) -> Graph:
@@ -46,24 +53,20 @@ def schedule(graph: Graph) -> Schedule:
 
 
 def _split(graph: Graph) -> tuple[list[Node], list[Node]]:
-    """(nodes worth evaluating once at load, the rest). Movements and fills are cheaper fused than kept in memory."""
+    """(nodes worth evaluating once at load, the rest). Views of parameters cost nothing and stay where they are read."""
     constant: set[Value] = set(graph.parameters)
     folded: list[Node] = []
+    views = Views(graph.system)
     for node in graph.nodes:
-        worth = node.inputs and node.op.kind not in ("create", "opaque") and all(v in constant for v in node.inputs)
-        if worth and all(size.is_const for r in node.results for size in r.shape):
+        depends = node.inputs and node.op.kind not in ("create", "opaque") and all(v in constant for v in node.inputs)
+        if not depends or not all(size.is_const for result in node.results for size in result.shape):
+            continue
+        constant.update(node.results)
+        base = views.of(node.result)
+        if base is None or base[0].producer is not None:
             folded.append(node)
-            constant.update(node.results)
-    return _without_movements(folded, graph), [node for node in graph.nodes if node not in set(_without_movements(folded, graph))]
-
-
-def _without_movements(folded: list[Node], graph: Graph) -> list[Node]:
-    """`folded` less the nodes at its edge that only move data: they fuse into their readers for nothing."""
-    kept = set(folded)
-    for node in folded:  # topological: a movement of a parameter, or of another movement that goes
-        if node.op.kind == "move" and all(v.producer not in kept for v in node.inputs):
-            kept.discard(node)
-    return [node for node in folded if node in kept]
+    once = set(folded)
+    return folded, [node for node in graph.nodes if node not in once]
 
 
 def _layouts(graph: Graph, steps: Sequence[Step]) -> dict[Value, tuple[Value, Layout]]:

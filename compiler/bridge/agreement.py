@@ -1,0 +1,159 @@
+"""Does a compiled model agree with eager PyTorch? Shapes are drawn from a signature, its edges first; the answer is a list of
+deviations. Agreement means: error against float64 with the same weights at most 1.5 times eager's own error plus a floor
+of 1e-6 (fp32) or 1e-4 (half types). Fixed tolerances would be wrong: eager in bfloat16 is itself 1e-2 from float64."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from dlcb.compiler.signature import Dim, Signature
+from dlcb.compiler.source import ModelSource
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+_FLOORS = {torch.float16: 1e-4, torch.bfloat16: 1e-4, torch.float32: 1e-6, torch.float64: 1e-12}
+_RATIO = 1.5
+_LARGEST_DRAW = 96  # sizes above cost time and show nothing that an odd size below does not
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """One comparison. `error` and `eager_error` are norms relative to the float64 result's; `agrees` is the verdict."""
+
+    shapes: Shapes
+    output: str
+    error: float
+    eager_error: float
+    agrees: bool
+    reason: str = ""
+
+
+def draw_sizes(signature: Signature, count: int, seed: int) -> list[dict[str, int]]:
+    """Up to `count` bindings of the free dims: every edge of their ranges first, then odd and random sizes between."""
+    dims = {
+        dim.symbol: dim
+        for tensor in signature.inputs
+        if tensor.dims is not None
+        for dim in tensor.dims
+        if isinstance(dim, Dim)
+    }
+    if not dims:
+        return [{}]
+    draw = random.Random(seed)
+    edges = {symbol: _edges(dim) for symbol, dim in dims.items()}
+    bindings = [{s: edge[0] for s, edge in edges.items()}, {s: edge[-1] for s, edge in edges.items()}]
+    for symbol, edge in edges.items():
+        bindings += [{s: (value if s == symbol else _between(dims[s], draw)) for s in dims} for value in edge]
+    bindings += ({s: _between(dim, draw) for s, dim in dims.items()} for _ in itertools.repeat(None, count))
+    distinct = list({tuple(sorted(b.items())): b for b in bindings}.values())
+    return distinct[:count]
+
+
+def _edges(dim: Dim) -> list[int]:
+    """The least sizes, those around 1 and 2, and the greatest one that is worth running."""
+    high = dim.high if dim.high is not None and dim.high <= 4 * _LARGEST_DRAW else max(_LARGEST_DRAW // 2 + 1, dim.low + 2)
+    return sorted({dim.nearest(size) for size in (dim.low, dim.low + 1, 1, 2, high)})
+
+
+def _between(dim: Dim, draw: random.Random) -> int:
+    high = min(dim.high if dim.high is not None else dim.low + _LARGEST_DRAW, dim.low + _LARGEST_DRAW)
+    return dim.nearest(draw.randint(max(dim.low, 1), max(high, dim.low, 1)))
+
+
+def shapes_of(signature: Signature, sizes: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
+    """The shape of every input of known rank for one binding of the free dims."""
+    return {
+        tensor.name: tuple(sizes[dim.symbol] if isinstance(dim, Dim) else dim for dim in tensor.dims)
+        for tensor in signature.inputs
+        if tensor.dims is not None
+    }
+
+
+def random_inputs(source: ModelSource, shapes: Shapes, seed: int) -> dict[str, torch.Tensor]:
+    """Random tensors of these shapes, with values in each input's declared range (floats: normal where none is declared)."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for declared in source.inputs:
+        shape, dtype = shapes[declared.name], getattr(torch, declared.dtype)
+        low, high = declared.values or (0, 2)
+        if dtype.is_floating_point:
+            tensor = torch.randn(shape, generator=generator, dtype=torch.float32)
+            if declared.values:
+                tensor = torch.rand(shape, generator=generator) * (high - low) + low
+            tensors[declared.name] = tensor.to(dtype)
+        else:
+            tensors[declared.name] = torch.randint(int(low), int(high), shape, generator=generator).to(dtype)
+    return tensors
+
+
+class Reference:
+    """The eager module, and the same in float64."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.module = module
+        self._exact = copy.deepcopy(module).double()
+
+    def eager(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        with torch.no_grad():
+            return as_tuple(self.module(*inputs))
+
+    def exact(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        with torch.no_grad():
+            return as_tuple(self._exact(*(x.double() if x.is_floating_point() else x for x in inputs)))
+
+
+def as_tuple(outputs: object) -> tuple[torch.Tensor, ...]:
+    """A module's outputs as a flat tuple: a tensor, or tensors in tuples, lists and dictionaries in their order."""
+    if isinstance(outputs, torch.Tensor):
+        return (outputs,)
+    if isinstance(outputs, Mapping):
+        outputs = tuple(outputs.values())
+    if isinstance(outputs, (tuple, list)):
+        return tuple(itertools.chain.from_iterable(as_tuple(item) for item in outputs))
+    raise TypeError(f"expected tensors as outputs, found {type(outputs).__name__}")
+
+
+def compare(
+    call: Callable[..., Sequence[torch.Tensor]],
+    reference: Reference,
+    inputs: Mapping[str, torch.Tensor],
+    names: Sequence[str],
+) -> list[Deviation]:
+    """One deviation for each output of `call(*inputs)`."""
+    tensors = list(inputs.values())
+    shapes = {name: tuple(x.shape) for name, x in inputs.items()}
+    ours = call(*tensors)
+    eager, exact = reference.eager(tensors), reference.exact(tensors)
+    if len(ours) != len(eager):
+        return [Deviation(shapes, "*", 0, 0, False, f"{len(ours)} outputs, eager gives {len(eager)}")]
+    return [_deviation(shapes, name, *row) for name, *row in zip(names, ours, eager, exact, strict=False)]
+
+
+def _deviation(shapes: Shapes, name: str, ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> Deviation:
+    if ours.shape != eager.shape or ours.dtype != eager.dtype:
+        found, wanted = f"{ours.dtype}{list(ours.shape)}", f"{eager.dtype}{list(eager.shape)}"
+        return Deviation(shapes, name, 0, 0, False, f"expected {wanted} as eager gives, found {found}")
+    ours, eager = ours.cpu(), eager.cpu()
+    if not eager.dtype.is_floating_point:
+        same = bool((ours == eager).all())
+        return Deviation(shapes, name, 0, 0, same, "" if same else "integers differ from eager's")
+    error, eager_error = relative_error(ours, exact), relative_error(eager, exact)
+    agrees = error <= _RATIO * eager_error + _FLOORS[eager.dtype]
+    return Deviation(shapes, name, error, eager_error, agrees)
+
+
+def relative_error(found: torch.Tensor, exact: torch.Tensor) -> float:
+    """||found - exact|| / ||exact|| over the finite elements; infinite where the others are not the same."""
+    found, exact = found.detach().double().cpu(), exact.detach().double().cpu()
+    finite = torch.isfinite(exact)
+    if not torch.equal(torch.nan_to_num(found[~finite], nan=1.5), torch.nan_to_num(exact[~finite], nan=1.5)):
+        return float("inf")
+    found, exact = found[finite], exact[finite]
+    scale = float(exact.norm()) or 1.0
+    return float((found - exact).norm()) / scale if bool(torch.isfinite(found).all()) else float("inf")

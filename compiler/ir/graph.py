@@ -1,0 +1,183 @@
+"""The tensor program: values, the nodes that make them, and a builder that checks shapes while it builds.
+
+Nodes are immutable; applying the same operator to the same values with the same attributes gives the same value. Shape
+constraints go into the builder's system as nodes are added, so a contradiction is an error at the line that causes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dlcb.compiler.dtype import DType
+from dlcb.compiler.errors import ShapeError
+from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.node import as_expr
+from dlcb.compiler.ir.op import Inference, Op, Type
+from dlcb.compiler.shapes.system import Provenance, System
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A tensor of the program. Identity is equality. `kind` is "input", "parameter" or "node"."""
+
+    name: str
+    type: Type
+    kind: str
+    producer: Node | None = field(default=None, repr=False)
+    position: int = 0  # among its producer's results
+
+    @property
+    def shape(self) -> tuple[Expr, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def rank(self) -> int:
+        return len(self.type.shape)
+
+    def __repr__(self) -> str:
+        return f"%{self.name}"
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One application of an operator. `attributes` are plain, hashable values; `source` is "file:line" of the user's code."""
+
+    op: Op
+    inputs: tuple[Value, ...]
+    attributes: Mapping[str, Any]
+    source: str = ""
+    results: tuple[Value, ...] = ()
+
+    @property
+    def result(self) -> Value:
+        return self.results[0]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A program: inputs and parameters, nodes in topological order, outputs, and what is known of its sizes.
+
+    `folded` marks nodes that depend on parameters alone."""
+
+    name: str
+    inputs: tuple[Value, ...]
+    parameters: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Value, ...]
+    system: System
+
+    def users(self) -> dict[Value, list[Node]]:
+        """For each value the nodes that read it, in order."""
+        users: dict[Value, list[Node]] = {}
+        for node in self.nodes:
+            for value in node.inputs:
+                users.setdefault(value, []).append(node)
+        return users
+
+    def values(self) -> Iterator[Value]:
+        yield from self.inputs
+        yield from self.parameters
+        for node in self.nodes:
+            yield from node.results
+
+
+class GraphBuilder:
+    """Builds a Graph. `apply` is the one way to add a node."""
+
+    def __init__(self, name: str, system: System | None = None) -> None:
+        self.name = name
+        self.system = system if system is not None else System()
+        self._inputs: list[Value] = []
+        self.parameters: dict[str, Value] = {}
+        self._nodes: list[Node] = []
+        self._made: dict[tuple, tuple[Value, ...]] = {}
+        self.source = ""  # "file:line" given to nodes that are added from now on
+
+    def input(self, name: str, shape: Sequence[Expr | int], dtype: DType) -> Value:
+        value = Value(name, Type(tuple(as_expr(d) for d in shape), dtype), "input")
+        self._inputs.append(value)
+        return value
+
+    def parameter(self, name: str, shape: Sequence[Expr | int], dtype: DType) -> Value:
+        """A tensor known at load: a weight or a constant, by name."""
+        value = Value(name, Type(tuple(as_expr(d) for d in shape), dtype), "parameter")
+        self.parameters[name] = value
+        return value
+
+    def apply(self, op: Op, *inputs: Value, **attributes: Any) -> Value:
+        """The (first) result of `op`. Raises ShapeError where the operands' shapes contradict each other."""
+        return self.apply_all(op, *inputs, **attributes)[0]
+
+    def apply_all(self, op: Op, *inputs: Value, **attributes: Any) -> tuple[Value, ...]:
+        """All results of `op`: its shape rule gives one Shape, or a tuple of Shapes; likewise its dtype rule."""
+        key = (op.name, inputs, tuple(sorted((k, _hashable(v)) for k, v in attributes.items())))
+        if key in self._made:
+            return self._made[key]
+        infer = self.infer(op, inputs)
+        types = [value.type for value in inputs]
+        shapes = op.shape(infer, *types, **attributes)
+        dtypes = op.dtype(*types, **attributes)
+        if not isinstance(dtypes, tuple):
+            shapes, dtypes = (shapes,), (dtypes,)
+        node = Node(op, inputs, attributes, self.source)
+        stem = f"{op.name}_{len(self._nodes)}"
+        results = tuple(
+            Value(stem if len(dtypes) == 1 else f"{stem}_{k}", Type(tuple(as_expr(d) for d in shape), dt), "node", node, k)
+            for k, (shape, dt) in enumerate(zip(shapes, dtypes, strict=True))
+        )
+        object.__setattr__(node, "results", results)  # the knot between a node and its values is tied once, here
+        self._nodes.append(node)
+        self._made[key] = results
+        return results
+
+    def infer(self, op: Op, inputs: Iterable[Value]) -> Inference:
+        """What `op`'s shape rule talks to."""
+        return self.system.inference(Provenance(op.name, self.source, ", ".join(f"{v!r}: {v.type!r}" for v in inputs)))
+
+    def build(self, *outputs: Value) -> Graph:
+        """The finished program, without nodes that no output needs."""
+        for output in outputs:
+            if not isinstance(output, Value):
+                raise ShapeError(f"program {self.name}: expected a value as output, found {output!r}")
+        nodes = live(self._nodes, outputs)
+        return Graph(self.name, tuple(self._inputs), tuple(self.parameters.values()), tuple(nodes), tuple(outputs), self.system)
+
+
+def live(nodes: Sequence[Node], outputs: Iterable[Value]) -> list[Node]:
+    """The nodes that `outputs` depend on, in the given order."""
+    needed = {value.producer for value in outputs}
+    kept: list[Node] = []
+    for node in reversed(nodes):
+        if node in needed:
+            kept.append(node)
+            needed.update(value.producer for value in node.inputs)
+    kept.reverse()
+    return kept
+
+
+def rewrite(graph: Graph, replace: Callable[[GraphBuilder, Node, tuple[Value, ...]], Sequence[Value] | None]) -> Graph:
+    """A new graph, node by node. `replace(builder, node, new_inputs)` gives the values that stand for the node's results
+    (built with `builder`), or None to keep the node. Shapes are inferred again, into the same system."""
+    build = GraphBuilder(graph.name, graph.system)
+    made: dict[Value, Value] = {v: build.input(v.name, v.shape, v.dtype) for v in graph.inputs}
+    made |= {v: build.parameter(v.name, v.shape, v.dtype) for v in graph.parameters}
+    for node in graph.nodes:
+        build.source = node.source
+        inputs = tuple(made[value] for value in node.inputs)
+        results = replace(build, node, inputs)
+        if results is None:
+            results = build.apply_all(node.op, *inputs, **node.attributes)
+        made.update(zip(node.results, results, strict=True))
+    return build.build(*(made[value] for value in graph.outputs))
+
+
+def _hashable(value: Any) -> Any:
+    # 1, 1.0 and True are equal as dictionary keys but are different attributes
+    if isinstance(value, tuple):
+        return tuple(_hashable(item) for item in value)
+    return (type(value).__name__, repr(value) if isinstance(value, float) else value)

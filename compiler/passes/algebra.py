@@ -1,0 +1,99 @@
+"""Rewrites that hold for every size: a batch norm joins the convolution before it, products of one tensor with several
+weights become one, and what is computed from coordinates alone is replaced by its value where that is a constant.
+
+Weight values are never seen here: new weights are expressions over parameters, evaluated once at load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dlcb.compiler.expr.node import ONE, ZERO, index
+from dlcb.compiler.ir import ops
+from dlcb.compiler.ir.graph import Graph, GraphBuilder, Node, Value, rewrite
+from dlcb.compiler.passes.access import from_coordinates
+
+
+def fold_batch_norms(graph: Graph) -> Graph:
+    """batch_norm(convolution(x, w, b)) -> convolution(x, w * s, (b - mean) * s + beta), s = gamma / sqrt(var + eps)."""
+    users = graph.users()
+
+    def replace(build: GraphBuilder, node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
+        before = node.inputs[0].producer if node.inputs else None
+        if node.op is not ops.batch_norm or before is None or before.op is not ops.convolution:
+            return None
+        if len(users[node.inputs[0]]) > 1 or before.inputs[1].kind != "parameter":
+            return None
+        convolution = inputs[0].producer
+        assert convolution is not None
+        x, weight, *bias = convolution.inputs
+        scale, shift = _affine(build, node, inputs[1:])
+        wide = build.apply(ops.reshape, scale, shape=(scale.shape[0], *(ONE for _ in weight.shape[1:])))
+        weight = build.apply(ops.cast, build.apply(ops.mul, weight, wide), dtype=weight.dtype)
+        if bias:
+            shift = build.apply(ops.add, shift, build.apply(ops.mul, bias[0], scale))
+        shift = build.apply(ops.cast, shift, dtype=weight.dtype)
+        return (build.apply(ops.convolution, x, weight, shift, **convolution.attributes),)
+
+    return rewrite(graph, replace)
+
+
+def _affine(build: GraphBuilder, node: Node, statistics: tuple[Value, ...]) -> tuple[Value, Value]:
+    """(scale, shift) of a batch norm in inference: x * scale + shift."""
+    mean, variance, *affine = statistics
+    eps = build.apply(ops.full, shape=(), value=node.attributes["eps"], dtype=variance.dtype)
+    scale = build.apply(ops.rsqrt, build.apply(ops.add, variance, eps))
+    if affine:
+        scale = build.apply(ops.mul, scale, affine[0])
+    shift = build.apply(ops.neg, build.apply(ops.mul, mean, scale))
+    return scale, build.apply(ops.add, shift, affine[1]) if len(affine) > 1 else shift
+
+
+def merge_linears(graph: Graph) -> Graph:
+    """linear(x, w1), linear(x, w2), ... -> slices of linear(x, concat(w1, w2, ...)): one product in place of several."""
+    families: dict[tuple, list[Node]] = {}
+    for node in graph.nodes:
+        if node.op is ops.linear and all(v.kind == "parameter" for v in node.inputs[1:]):
+            families.setdefault((node.inputs[0], len(node.inputs)), []).append(node)
+    home = {node: family for family in families.values() if len(family) > 1 for node in family}
+    merged: dict[Node, Value] = {}
+
+    def replace(build: GraphBuilder, node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
+        if node not in home:
+            return None
+        family = home[node]
+        if family[0] not in merged:
+            parameters = {v.name: build.parameters[v.name] for member in family for v in member.inputs[1:]}
+            together = [
+                build.apply(ops.concat, *(parameters[member.inputs[k].name] for member in family), axis=0)
+                for k in range(1, len(inputs))
+            ]
+            merged[family[0]] = build.apply(ops.linear, inputs[0], *together)
+        start = sum((member.inputs[1].shape[0] for member in family[: family.index(node)]), start=ZERO)
+        whole = merged[family[0]]
+        stop = start + node.inputs[1].shape[0]
+        return (build.apply(ops.slice, whole, axis=whole.rank - 1, start=start, stop=stop, step=1),)
+
+    return rewrite(graph, replace)
+
+
+def evaluate_coordinates(graph: Graph) -> Graph:
+    """A value made of coordinates alone whose element is the same everywhere -> full; x & full(true) -> expand(x)."""
+
+    def replace(build: GraphBuilder, node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
+        if node.op.kind == "pointwise":
+            element = from_coordinates(node.result, [index(f"i{k}", size) for k, size in enumerate(node.result.shape)])
+            element = None if element is None else graph.system.simplify(element)
+            if element is not None and element.is_const:
+                return (build.apply(ops.full, shape=node.result.shape, value=element.value, dtype=node.result.dtype),)
+        if node.op in (ops.logical_and, ops.bitwise_and):
+            for x, y in (inputs, inputs[::-1]):
+                if _always_true(y) and x.dtype is node.result.dtype:
+                    return (x if x.shape == node.result.shape else build.apply(ops.expand, x, shape=node.result.shape),)
+        return None
+
+    return rewrite(graph, replace)
+
+
+def _always_true(value: Value) -> bool:
+    node = value.producer
+    return node is not None and node.op is ops.full and node.attributes["value"] is True
