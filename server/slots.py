@@ -6,6 +6,7 @@ not.)
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 from dataclasses import dataclass
@@ -28,14 +29,15 @@ class Slot:
 class SlotPool:
     """The owner's side: takes and gives back slots, whose sizes are powers of two.
 
-    `idle_bytes` bounds what is kept for later use. Not thread-safe.
+    `idle_bytes` bounds what is kept for later use; `made` counts the slots, and is the number of the last
+    one; `bytes` is what exists now. Not thread-safe.
     """
 
     def __init__(self, idle_bytes: int = 256 << 20) -> None:
         self._idle: dict[int, list[Slot]] = {}
         self._idle_bytes = 0
         self._limit = idle_bytes
-        self._next = 0
+        self.made = 0
         self.bytes = 0
 
     def take(self, size: int) -> Slot:
@@ -48,9 +50,9 @@ class SlotPool:
         file = os.memfd_create("dlcb-slot", os.MFD_CLOEXEC)
         os.ftruncate(file, capacity)
         memory = mmap.mmap(file, capacity)
-        self._next += 1
+        self.made += 1
         self.bytes += capacity
-        return Slot(self._next, file, memory, capacity, memoryview(memory))
+        return Slot(self.made, file, memory, capacity, memoryview(memory))
 
     def give_back(self, slot: Slot) -> bool:
         """True when the slot is kept for later; False when it was closed, and the peer should drop its
@@ -89,10 +91,8 @@ def close(slot: Slot) -> None:
     """Give the memory back to the system, once nothing views it."""
     os.close(slot.file)
     slot.view.release()
-    try:
+    with contextlib.suppress(BufferError):  # an array still looks at it: the mapping goes when the array does
         slot.memory.close()
-    except BufferError:  # an array still looks at it: the mapping goes when the array does
-        pass
 
 
 def aligned(offset: int) -> int:

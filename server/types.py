@@ -45,6 +45,18 @@ class InferRequest:
 
 
 @dataclass(slots=True)
+class RawRequest:
+    """A large JSON body that a worker decodes and answers whole; until then its own id, priority and timeout
+    are unknown."""
+
+    body: Buffer
+    json_length: int | None
+    id: str | None = None
+    priority: int = 0
+    timeout: float | None = None
+
+
+@dataclass(slots=True)
 class InferResponse:
     """Outputs in the model's order, or in the order the client asked for them."""
 
@@ -95,6 +107,16 @@ class Statistics:
     cache_hit: Duration = field(default_factory=Duration)
     cache_miss: Duration = field(default_factory=Duration)
     by_batch: dict[int, Duration] = field(default_factory=dict)
+
+    def batch(self, rows: int) -> Duration:
+        """The entry for runs of this many rows; past 1024 different ones the last is shared, so it stays
+        bounded."""
+        found = self.by_batch.get(rows)
+        if found is None:
+            found = self.by_batch.setdefault(
+                rows if len(self.by_batch) < 1024 else max(self.by_batch), Duration()
+            )
+        return found
 
     def to_json(self, name: str, version: str) -> dict[str, Any]:
         """One entry of `model_stats`."""

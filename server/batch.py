@@ -1,0 +1,150 @@
+"""The arithmetic of a batch, and nothing else: which requests may be stacked, where their bytes lie in a
+slot, and how outputs are cut into each request's own rows. Pure functions over shapes and buffers; the clock
+is in `batcher`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy
+
+from dlcb.compiler.signature import BatchAxes, Signature
+from dlcb.server.datatypes import BY_DTYPE
+from dlcb.server.errors import ModelFailed
+from dlcb.server.slots import aligned
+from dlcb.server.types import Buffer, InferRequest, Tensor
+
+LARGEST_SHARED = 4096  # bytes of an input without rows that are compared to let requests share it
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One stacked input in a slot: `shape` has the rows of all requests along the batch axis."""
+
+    name: str
+    array: str
+    offset: int
+    shape: tuple[int, ...]
+    size: int
+
+
+def group_of(request: InferRequest, batch: BatchAxes | None) -> Hashable | None:
+    """Requests with equal groups may be stacked: the dims beside the batch axis agree, and so does every
+    input that has no rows. None for a request that must run alone."""
+    if batch is None:
+        return None
+    group: list[Hashable] = []
+    for name, tensor in request.inputs.items():
+        axis = batch.input_axes.get(name)
+        if axis is not None:
+            group.append((name, tensor.shape[:axis], tensor.shape[axis + 1 :]))
+        elif len(tensor.data) <= LARGEST_SHARED:
+            group.append((name, tensor.shape, bytes(tensor.data)))
+        else:
+            return None
+    return tuple(sorted(group))
+
+
+def rows_of(request: InferRequest, batch: BatchAxes | None) -> int:
+    """The request's rows, 1 where the model has no batch axis."""
+    if batch is None:
+        return 1
+    name, axis = next(iter(batch.input_axes.items()))
+    return request.inputs[name].shape[axis]
+
+
+def place(requests: Sequence[InferRequest], signature: Signature) -> tuple[list[Placed], int]:
+    """Where each input of the stacked requests goes, and the bytes that takes."""
+    batch = signature.batch
+    placed, offset = [], 0
+    for spec in signature.inputs:
+        tensors = [request.inputs[spec.name] for request in requests]
+        shape, datatype = tensors[0].shape, tensors[0].datatype
+        axis = None if batch is None or len(requests) == 1 else batch.input_axes.get(spec.name)
+        if axis is not None:
+            rows = sum(tensor.shape[axis] for tensor in tensors)
+            shape = (*shape[:axis], rows, *shape[axis + 1 :])
+        size = math.prod(shape) * datatype.size
+        placed.append(Placed(spec.name, datatype.array, offset, shape, size))
+        offset = aligned(offset + size)
+    return placed, offset
+
+
+def stack(
+    requests: Sequence[InferRequest], placed: Sequence[Placed], batch: BatchAxes | None, slot: memoryview
+) -> None:
+    """Copy every request's rows to their place."""
+    for entry in placed:
+        tensors = [request.inputs[entry.name] for request in requests]
+        axis = None if batch is None or len(requests) == 1 else batch.input_axes.get(entry.name)
+        if axis is None:
+            slot[entry.offset : entry.offset + entry.size] = tensors[0].data
+        elif axis == 0:
+            offset = entry.offset
+            for tensor in tensors:
+                end = offset + len(tensor.data)
+                slot[offset:end] = tensor.data
+                offset = end
+        else:
+            _stack_along(tensors, entry, axis, slot)
+
+
+def split(
+    outputs: dict[str, tuple[tuple[int, ...], memoryview]], rows: Sequence[int], signature: Signature
+) -> list[dict[str, Tensor]]:
+    """Each request's own outputs, as views where rows are contiguous. ModelFailed when an output is missing
+    or has other rows than went in."""
+    batch = signature.batch
+    answers: list[dict[str, Tensor]] = [{} for _ in rows]
+    for spec in signature.outputs:
+        if spec.name not in outputs:
+            raise ModelFailed(f"the model did not return its output '{spec.name}'")
+        shape, data = outputs[spec.name]
+        datatype = BY_DTYPE[spec.dtype]
+        axis = None if batch is None or len(rows) == 1 else batch.output_axes.get(spec.name)
+        if axis is None:
+            for answer in answers:
+                answer[spec.name] = Tensor(spec.name, datatype, shape, data)
+            continue
+        if shape[axis] != sum(rows):
+            raise ModelFailed(f"output '{spec.name}' has {shape[axis]} rows, {sum(rows)} went in")
+        start = 0
+        for answer, count in zip(answers, rows, strict=True):
+            own = (*shape[:axis], count, *shape[axis + 1 :])
+            part = _cut(data, shape, axis, start, count, datatype.array)
+            answer[spec.name] = Tensor(spec.name, datatype, own, part)
+            start += count
+    return answers
+
+
+def owner_of_row(row: int, rows: Sequence[int]) -> tuple[int, int]:
+    """Which request of a batch row `row` belongs to, and that row's number within the request."""
+    for index, count in enumerate(rows):
+        if row < count:
+            return index, row
+        row -= count
+    raise ValueError(f"row {row} lies past the last request")
+
+
+def _stack_along(tensors: Sequence[Tensor], entry: Placed, axis: int, slot: memoryview) -> None:
+    target = numpy.frombuffer(slot[entry.offset : entry.offset + entry.size], entry.array).reshape(
+        entry.shape
+    )
+    start = 0
+    for tensor in tensors:
+        count = tensor.shape[axis]
+        own = numpy.frombuffer(tensor.data, entry.array).reshape(tensor.shape)
+        target[(slice(None),) * axis + (slice(start, start + count),)] = own
+        start += count
+
+
+def _cut(data: memoryview, shape: tuple[int, ...], axis: int, start: int, count: int, array: str) -> Buffer:
+    if axis == 0:
+        row = len(data) // shape[0] if shape[0] else 0
+        return data[start * row : (start + count) * row]
+    whole = numpy.frombuffer(data, array).reshape(shape)
+    part = whole[(slice(None),) * axis + (slice(start, start + count),)]
+    return memoryview(numpy.ascontiguousarray(part)).cast("B") if part.size else b""

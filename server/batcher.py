@@ -1,0 +1,509 @@
+"""The clock of batching: requests wait here in bounded queues, leave together as jobs for a worker, and each
+gets its own answer, error or deadline exactly once. A job is made of slot descriptors; stacking and splitting
+are `batch`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from dlcb.compiler import IndexRangeError
+from dlcb.server.batch import Placed, owner_of_row, place, split, stack
+from dlcb.server.errors import (
+    BadRequest,
+    DeadlineExceeded,
+    ModelFailed,
+    NotReady,
+    QueueFull,
+    RequestRefused,
+    ServerError,
+    TooLarge,
+)
+from dlcb.server.metrics import Metrics
+from dlcb.server.model import Admission, ServedModel
+from dlcb.server.slots import Slot, SlotPool
+from dlcb.server.types import InferRequest, RawRequest
+
+LAST = 2**63  # the priority of requests that name none
+LARGEST_STACK = 64 << 20  # bytes of stacked inputs; a larger request runs alone
+WATCH_AFTER = 0.01  # seconds a request waits before its connection is watched: most are answered earlier
+QUICK = 0.002  # seconds; a worker gets its next job early while the one it has takes less than this
+DEATHS_ALLOWED = 1
+QUARANTINE_KEPT = 1024
+
+log = logging.getLogger("dlcb.batcher")
+
+
+@dataclass(eq=False, slots=True)
+class Pending:
+    """A request on its way. `respond` makes the answer from the outputs while they still lie in shared
+    memory."""
+
+    model: ServedModel
+    request: InferRequest | RawRequest
+    admission: Admission
+    respond: Callable[[Any], Any]
+    future: asyncio.Future[Any]
+    arrived: float
+    order: tuple[int, int]
+    size: int
+    watch: Callable[[], None] | None = None
+    timer: asyncio.TimerHandle | None = None
+    waiting: bool = True
+    deaths: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """Requests that run together, with their inputs in a slot."""
+
+    number: int
+    model: ServedModel
+    requests: list[Pending]
+    slot: Slot
+    placed: list[Placed]
+    started: float
+
+
+class Lane(Protocol):
+    """A worker, as the batcher sees it: jobs go in, and are settled or lost in the order they went."""
+
+    jobs: deque[Job]
+
+    def start(self, job: Job) -> None:
+        """Send the job. OSError when the worker is gone; the supervisor then reports its jobs as lost."""
+
+    def view(self, slot: int, offset: int, size: int) -> memoryview:
+        """Bytes the worker has written."""
+
+    def release(self, slots: list[int]) -> None:
+        """The worker may write to these slots again."""
+
+    def forget(self, slot: int) -> None:
+        """A slot of ours is gone; the worker should drop its mapping."""
+
+
+@dataclass
+class Batcher:
+    """All queues of a front. Everything runs in the event loop's thread."""
+
+    metrics: Metrics
+    inflight_limit: int
+    pool: SlotPool = field(default_factory=SlotPool)
+    lanes: list[Lane] = field(default_factory=list)
+    inflight_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._groups: dict[Hashable, deque[Pending]] = {}
+        self._sequence = 0
+        self._jobs = 0
+        self._scheduled = False
+        self._sweep: asyncio.TimerHandle | None = None
+        self._quarantine: dict[bytes, None] = {}
+
+    # Requests in
+
+    def room(self, model: ServedModel, size: int) -> None:
+        """QueueFull when one more request of `size` bytes cannot wait: asked before its tensors are
+        decoded."""
+        if model.waiting >= model.limits.queue_requests:
+            raise QueueFull(
+                f"model '{model.name}' has {model.waiting} requests waiting, its limit is {model.limits.queue_requests}",
+                retry_after=max(1, round(model.waiting * model.run_seconds)),
+            )
+        if self.inflight_bytes + size > self.inflight_limit:
+            raise QueueFull(
+                f"{self.inflight_bytes} bytes of requests are unanswered, {size} more would pass the limit of "
+                f"{self.inflight_limit}"
+            )
+
+    def submit(
+        self,
+        model: ServedModel,
+        request: InferRequest | RawRequest,
+        admission: Admission,
+        respond: Callable[[Any], Any],
+        size: int,
+    ) -> Pending:
+        """Queue a request; its `future` gets what `respond` makes of the outputs. QueueFull or RequestRefused
+        at once."""
+        self.room(model, size)
+        if self._quarantine and _digest(model, request) in self._quarantine:
+            raise RequestRefused(
+                f"request {request.id or 'without id'} is refused: workers died on it before"
+            )
+        self._sequence += 1
+        now = time.perf_counter()
+        pending = Pending(
+            model=model,
+            request=request,
+            admission=admission,
+            respond=respond,
+            future=self._loop.create_future(),
+            arrived=now,
+            order=(request.priority or LAST, self._sequence),
+            size=size,
+        )
+        timeout = request.timeout
+        if timeout is None and model.limits.timeout_ms is not None:
+            timeout = model.limits.timeout_ms / 1e3
+        if timeout is not None:
+            pending.timer = self._loop.call_later(timeout, self._expire, pending, timeout)
+        model.unanswered += 1
+        self.inflight_bytes += size
+        self._enqueue(pending)
+        return pending
+
+    def cancel(self, pending: Pending, cause: str) -> None:
+        """The client is gone: leave the queue, or let a running job's answer fall away."""
+        if not pending.future.done():
+            pending.future.cancel()
+            self._left(pending, cause)
+
+    def refuse_all(self, model: ServedModel, message: str) -> None:
+        """Answer everything of a model that waits with NotReady: nothing will run it."""
+        for pendings in list(self._groups.values()):
+            for pending in pendings:
+                if pending.model is model:
+                    self._fail(pending, NotReady(message))
+
+    def wake(self) -> None:
+        """A worker has come: give it what waits."""
+        self._schedule()
+
+    # The queue
+
+    def _enqueue(self, pending: Pending, front: bool = False) -> None:
+        group = pending.admission.group
+        alone = group is None or pending.deaths
+        key = (pending.model.handle, pending.order[1] if alone else group, bool(alone))
+        queue = self._groups.get(key)
+        if queue is None:
+            self._groups[key] = deque((pending,))
+        elif not front and pending.order > queue[-1].order:
+            queue.append(pending)
+        else:  # an urgent request, or one that comes back: by order, which is rare and short
+            merged = sorted((*queue, pending), key=lambda entry: entry.order)
+            queue.clear()
+            queue.extend(merged)
+        pending.waiting = True
+        pending.model.waiting += 1
+        self._schedule()
+        if self._sweep is None:
+            self._sweep = self._loop.call_later(WATCH_AFTER, self._watch_waiting)
+
+    def _schedule(self) -> None:
+        """Flush once this turn of the loop has run: requests that arrived together leave together."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        while self._groups:
+            lane = self._free_lane()
+            if lane is None:
+                return  # the next settled job flushes again
+            requests = self._take(time.perf_counter())
+            if not requests:
+                return
+            self._start(lane, requests)
+
+    def _free_lane(self) -> Lane | None:
+        best = None
+        for lane in self.lanes:
+            jobs = lane.jobs
+            if not jobs:
+                return lane
+            if len(jobs) == 1 and jobs[0].model.run_seconds < QUICK and best is None:
+                best = lane
+        return best
+
+    def _take(self, now: float) -> list[Pending]:
+        """The oldest request (by priority, then arrival) and what may be stacked with it. Since it is always
+        the oldest, a rare shape is never starved."""
+        groups = self._groups
+        while groups:
+            key = next(iter(groups)) if len(groups) == 1 else self._oldest(now)
+            if key is None:
+                return []
+            queue = groups[key]
+            while queue and queue[0].future.done():
+                queue.popleft()
+            if not queue:
+                del groups[key]
+                continue
+            wait = self._wait_left(queue, now)
+            if wait > 0 and len(groups) == 1:
+                self._loop.call_later(wait, self._schedule)
+                return []
+            taken = _stackable(queue)
+            if not queue:
+                del groups[key]
+            for pending in taken:
+                pending.waiting = False
+                pending.model.waiting -= 1
+            return taken
+        return []
+
+    def _oldest(self, now: float) -> Hashable | None:
+        """The key of the group whose head comes first and need not wait; None when all still wait for more
+        rows."""
+        best_key, best_order, shortest = None, None, None
+        for key, queue in list(self._groups.items()):
+            while queue and queue[0].future.done():
+                queue.popleft()
+            if not queue:
+                del self._groups[key]
+                continue
+            wait = self._wait_left(queue, now)
+            if wait > 0:
+                shortest = wait if shortest is None else min(wait, shortest)
+            elif best_order is None or queue[0].order < best_order:
+                best_key, best_order = key, queue[0].order
+        if best_key is None and shortest is not None:
+            self._loop.call_later(shortest, self._schedule)
+        return best_key
+
+    def _wait_left(self, queue: deque[Pending], now: float) -> float:
+        """Seconds a group still waits for more rows; 0 where the model does not wait or the batch is full."""
+        head = queue[0]
+        limit = head.model.batching.max_wait_ms * 1e-3
+        if not limit or head.admission.group is None or head.deaths:
+            return 0.0
+        rows = sum(pending.admission.rows for pending in queue)
+        return 0.0 if rows >= head.model.batching.max_rows else head.arrived + limit - now
+
+    def _start(self, lane: Lane, requests: list[Pending]) -> None:
+        model = requests[0].model
+        self._jobs += 1
+        first = requests[0].request
+        if isinstance(first, RawRequest):
+            slot = self.pool.take(len(first.body))
+            slot.view[: len(first.body)] = first.body
+            placed: list[Placed] = []
+        else:
+            bodies = [pending.request for pending in requests]
+            placed, size = place(bodies, model.signature)
+            slot = self.pool.take(size)
+            stack(bodies, placed, model.signature.batch, slot.view)
+        job = Job(self._jobs, model, requests, slot, placed, time.perf_counter())
+        lane.jobs.append(job)
+        try:
+            lane.start(job)
+        except OSError:
+            log.warning("a worker did not take its job", extra={"fields": {"model": model.name}})
+
+    # Answers out
+
+    def settle(self, lane: Lane, reply: dict[str, Any]) -> None:
+        """Take a worker's reply to its oldest job."""
+        job = lane.jobs.popleft()
+        if job.number != reply["batch"]:
+            raise ServerError(f"a worker answered job {reply['batch']}, job {job.number} was due")
+        self._free(job.slot)
+        if "error" in reply:
+            self._settle_error(job, reply["error"])
+        else:
+            self._settle_outputs(lane, job, reply)
+            lane.release(reply["slots"])
+        if self._groups:
+            self._schedule()
+
+    def lost(self, jobs: list[Job]) -> None:
+        """A worker died. Its requests run again, in their old order; only those of the job it was running
+        (the oldest) are held to have killed it, and run alone from now on."""
+        for job in jobs:
+            self._free(job.slot)
+        for index, job in enumerate(jobs):
+            for pending in job.requests:
+                if pending.future.done():
+                    continue
+                pending.deaths += index == 0
+                if pending.deaths > DEATHS_ALLOWED:
+                    self._refuse(pending)
+                else:
+                    self._enqueue(pending, front=True)
+
+    def _settle_outputs(self, lane: Lane, job: Job, reply: dict[str, Any]) -> None:
+        model, now = job.model, time.perf_counter()
+        rows = [pending.admission.rows for pending in job.requests]
+        try:
+            if "body" in reply:
+                answers: list[Any] = [(lane.view(*reply["body"]), reply["json_length"])]
+            else:
+                outputs = {
+                    name: (tuple(shape), lane.view(slot, offset, size))
+                    for name, slot, offset, size, shape in reply["outputs"]
+                }
+                answers = split(outputs, rows, model.signature)
+        except ServerError as error:
+            for pending in job.requests:
+                self._fail(pending, error)
+            return
+        for pending, answer in zip(job.requests, answers, strict=True):
+            if pending.future.done():
+                continue
+            try:
+                pending.future.set_result(pending.respond(answer))
+            except ServerError as error:
+                self._fail(pending, error)
+                continue
+            self._answered(pending)
+        self._account(job, reply, sum(rows), now)
+
+    def _settle_error(self, job: Job, error: dict[str, Any]) -> None:
+        """An error of one request fails that request alone; its neighbours run again without it."""
+        requests = job.requests
+        if error["kind"] == "index" and self._settle_index(job, error):
+            return
+        if len(requests) > 1:
+            for pending in requests:
+                if not pending.future.done():
+                    pending.admission = Admission(pending.admission.rows, None)
+                    self._enqueue(pending, front=True)
+            return
+        kinds: dict[str, type[ServerError]] = {
+            "request": BadRequest, "index": BadRequest, "large": TooLarge, "deadline": DeadlineExceeded,
+        }  # fmt: skip
+        self._fail(requests[0], kinds.get(error["kind"], ModelFailed)(error["message"]))
+
+    def _settle_index(self, job: Job, error: dict[str, Any]) -> bool:
+        """Fail the request whose row holds the bad index. False when the row cannot be told."""
+        batch = job.model.signature.batch
+        axis = None if batch is None else batch.input_axes.get(error["input"])
+        if axis is None or len(job.requests) == 1:
+            return False
+        rows = [pending.admission.rows for pending in job.requests]
+        position = list(error["position"])
+        culprit, position[axis] = owner_of_row(position[axis], rows)
+        own = IndexRangeError(error["input"], tuple(position), error["value"], error["low"], error["high"])
+        for index, pending in enumerate(job.requests):
+            if index == culprit:
+                self._fail(pending, BadRequest(own.message))
+            elif not pending.future.done():
+                self._enqueue(pending, front=True)
+        return True
+
+    def _account(self, job: Job, reply: dict[str, Any], rows: int, now: float) -> None:
+        model, seconds, count = job.model, reply["seconds"], len(job.requests)
+        model.run_seconds += 0.2 * (seconds - model.run_seconds)
+        self.metrics.shape_cache.cell(model.name, reply["tier"], reply["result"]).value += 1
+        cells, statistics = model.cells, model.statistics
+        cells.rows.observe(rows)
+        cells.requests.observe(count)
+        cells.padding.observe(0.0)
+        queued = 0.0
+        for pending in job.requests:
+            waited = job.started - pending.arrived
+            queued += waited
+            cells.queue.observe(waited)
+            cells.execute.observe(seconds)
+            cells.total.observe(now - pending.arrived)
+        cells.ok.value += count
+        statistics.last_inference_ms = int(time.time() * 1e3)
+        statistics.inferences += rows
+        statistics.executions += 1
+        statistics.queue.add(count, queued)
+        statistics.compute_infer.add(count, seconds * count)
+        statistics.compute_input.count += count
+        statistics.compute_output.count += count
+        statistics.success.add(count, queued + count * (now - job.started))
+        (statistics.cache_hit if reply["result"] == "hit" else statistics.cache_miss).add(count, seconds)
+        statistics.batch(rows).add(1, seconds)
+
+    def _fail(self, pending: Pending, error: ServerError) -> None:
+        if pending.future.done():
+            return
+        pending.future.set_exception(error)
+        pending.model.statistics.fail.add(1, time.perf_counter() - pending.arrived)
+        self._left(pending, None)
+
+    def _expire(self, pending: Pending, timeout: float) -> None:
+        """The deadline has passed: the client is told now; a running job's answer for it falls away."""
+        if pending.future.done():
+            return
+        stage = "waiting" if pending.waiting else "running"
+        pending.future.set_exception(
+            DeadlineExceeded(f"the timeout of {timeout * 1e3:g} ms passed while {stage}")
+        )
+        self._left(pending, "deadline")
+
+    def _left(self, pending: Pending, cause: str | None) -> None:
+        """Settle the books of a request that got no answer."""
+        if pending.waiting:
+            pending.waiting = False
+            pending.model.waiting -= 1
+            if cause:
+                self.metrics.dropped.cell(pending.model.name, cause).add()
+        self._answered(pending)
+
+    def _answered(self, pending: Pending) -> None:
+        pending.model.unanswered -= 1
+        self.inflight_bytes -= pending.size
+        if pending.timer is not None:
+            pending.timer.cancel()
+
+    def _refuse(self, pending: Pending) -> None:
+        identity = pending.request.id or "without id"
+        log.error(
+            "a request killed its worker twice",
+            extra={"fields": {"id": identity, "model": pending.model.name}},
+        )
+        if len(self._quarantine) >= QUARANTINE_KEPT:
+            del self._quarantine[next(iter(self._quarantine))]
+        self._quarantine[_digest(pending.model, pending.request)] = None
+        self._fail(pending, RequestRefused(f"request {identity} is refused: two workers died on it"))
+
+    def _free(self, slot: Slot) -> None:
+        if not self.pool.give_back(slot):
+            for lane in self.lanes:
+                lane.forget(slot.number)
+
+    def _watch_waiting(self) -> None:
+        """Let the connections of requests that have waited a while be watched for the client's going away."""
+        self._sweep = None
+        horizon = time.perf_counter() - WATCH_AFTER
+        for queue in self._groups.values():
+            for pending in queue:
+                if pending.watch is not None and pending.arrived <= horizon:
+                    watch, pending.watch = pending.watch, None
+                    watch()
+        if self._groups:
+            self._sweep = self._loop.call_later(WATCH_AFTER, self._watch_waiting)
+
+
+def _stackable(queue: deque[Pending]) -> list[Pending]:
+    """The head of a group and the requests behind it that fit beside it; they leave the queue."""
+    head = queue.popleft()
+    taken, rows, size = [head], head.admission.rows, head.size
+    limit = head.model.batching.max_rows
+    while queue:
+        following = queue[0]
+        if not following.future.done():
+            rows += following.admission.rows
+            size += following.size
+            if rows > limit or size > LARGEST_STACK:
+                break
+            taken.append(following)
+        queue.popleft()
+    return taken
+
+
+def _digest(model: ServedModel, request: InferRequest | RawRequest) -> bytes:
+    digest = hashlib.blake2b(f"{model.name}\0{model.version}".encode(), digest_size=16)
+    if isinstance(request, RawRequest):
+        digest.update(request.body)
+    else:
+        for name, tensor in sorted(request.inputs.items()):
+            digest.update(f"\0{name}\0{tensor.datatype.name}\0{tensor.shape}\0".encode())
+            digest.update(tensor.data)
+    return digest.digest()

@@ -1,0 +1,131 @@
+"""The compile process: takes model sources, answers with artifact keys, and reports progress on the way. It
+runs at low priority beside the workers, and what it makes reaches them through the kernel cache alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from dlcb.compiler import CompilerError, ModelSource, ToolchainError
+from dlcb.kernel_cache import open_store
+from dlcb.server import logs
+from dlcb.server.channel import Channel
+
+MESSAGE_KEPT = 4000
+FIRST = {"jit": 0, "request": 0, "load": 1}  # who waits with a request in hand comes first
+
+log = logging.getLogger("dlcb.compile")
+
+
+class CompileProcess:
+    """One compilation at a time, in the main thread; a second thread reads what is asked next."""
+
+    def __init__(self, channel: Channel, options: Mapping[str, Any]) -> None:
+        self._channel = channel
+        self._backend = importlib.import_module(options["backend"])
+        self._store = open_store(
+            Path(options["cache_folder"]) if options["cache_folder"] else None,
+            limit_bytes=options["cache_limit"],
+            remote=options["cache_remote"],
+        )
+        self._device = options["device"]
+        self._asked: queue.PriorityQueue[tuple[int, int, dict[str, Any]]] = queue.PriorityQueue()
+
+    def listen(self) -> None:
+        """Queue what the front asks; when it closes the socket, end at once: what is half built is not
+        published."""
+        count = 0
+        while True:
+            try:
+                received = self._channel.receive()
+            except OSError:
+                received = None
+            if received is None:
+                os._exit(0)
+            count += 1
+            self._asked.put((FIRST[received[0]["reason"]], count, received[0]))
+
+    def serve(self) -> None:
+        while True:
+            _rank, _count, message = self._asked.get()
+            self._channel.send(self._compile(message))
+
+    def _compile(self, message: dict[str, Any]) -> dict[str, Any]:
+        number, start = message["number"], time.perf_counter()
+
+        def progress(stage: str, fraction: float) -> None:
+            self._channel.send({"number": number, "stage": stage, "fraction": fraction})
+
+        try:
+            source = ModelSource.from_json(message["source"])
+            compilation = self._backend.compile_model(source, self._store, progress=progress)
+        except ToolchainError as error:
+            return {"number": number, "error": str(error)[:MESSAGE_KEPT], "kind": "toolchain"}
+        except CompilerError as error:
+            return {"number": number, "error": str(error)[:MESSAGE_KEPT], "kind": "compiler"}
+        except Exception as error:  # the factory is the user's code
+            log.error(
+                "a compilation failed", exc_info=True, extra={"fields": {"model": message["source"]["name"]}}
+            )
+            text = "".join(traceback.format_exception_only(error)).strip()
+            return {"number": number, "error": text[:MESSAGE_KEPT], "kind": "model"}
+        return {
+            "number": number,
+            "artifact": compilation.artifact_key,
+            "signature": compilation.signature.to_json(),
+            "report": plain(compilation.report),
+            "seconds": time.perf_counter() - start,
+        }
+
+
+def plain(value: Any) -> Any:
+    """A report as JSON: dataclasses to objects, tuples to lists, what JSON has no word for to text."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(entry) for entry in value]
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+
+
+def main() -> None:
+    """`python -m dlcb.server.compile_process CHANNEL`: an inherited socket whose first message holds the
+    options."""
+    channel = Channel.inherited(int(sys.argv[1]))
+    received = channel.receive()
+    if received is None:
+        return
+    options = received[0]
+    logs.configure(options["log_level"], options["process"])
+    with contextlib.suppress(OSError):  # a container may forbid it
+        os.nice(10)
+    if hasattr(os, "SCHED_BATCH"):
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(
+                0, os.SCHED_IDLE if options["idle_priority"] else os.SCHED_BATCH, os.sched_param(0)
+            )
+    try:
+        process = CompileProcess(channel, options)
+    except (CompilerError, ImportError) as error:
+        channel.send({"event": "broken", "error": str(error)[:MESSAGE_KEPT]})
+        return
+    channel.send({"event": "started"})
+    threading.Thread(target=process.listen, name="listen", daemon=True).start()
+    process.serve()
+
+
+if __name__ == "__main__":
+    main()

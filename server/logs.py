@@ -1,0 +1,44 @@
+"""Log records as JSON lines on standard error: one object a record, with time, level, logger, message and
+whatever the call gave as `extra={"fields": {...}}`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+
+import orjson
+
+
+class JsonLines(logging.Formatter):
+    """One record, one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(line, default=str).decode()
+
+
+def configure(level: str = "INFO", process: str = "front") -> None:
+    """Send everything of this process to standard error. uvicorn's own access log stays off: the hot path
+    writes none."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    handler.addFilter(
+        lambda record: (
+            setattr(record, "fields", {"process": process, **getattr(record, "fields", {})}) or True
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    logging.getLogger("uvicorn.access").disabled = True

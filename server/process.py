@@ -1,0 +1,251 @@
+"""Child processes of the front: how one is started, spoken to, and ended. `WorkerProcess` is the batcher's
+lane to a worker; `CompileService` turns compile requests into futures and survives the death of its process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dlcb.compiler import CompilerError, ModelSource, Signature, ToolchainError
+from dlcb.server.batcher import Job
+from dlcb.server.channel import Channel
+from dlcb.server.slots import SlotMap
+from dlcb.server.types import RawRequest
+
+WORKER_ENVIRONMENT = {  # without these a worker's memory grows with every new shape, and idle threads spin
+    "OMP_WAIT_POLICY": "passive",
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
+    "MALLOC_MMAP_THRESHOLD_": "65536",
+    "MALLOC_TRIM_THRESHOLD_": "65536",
+}
+
+log = logging.getLogger("dlcb.supervisor")
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What the compile process answers for one source."""
+
+    artifact_key: str
+    signature: Signature
+    report: dict[str, Any]
+    seconds: float
+
+
+class WorkerProcess:
+    """One worker: its process, its two sockets, and the jobs it has been given and not answered."""
+
+    def __init__(self, number: int, options: dict[str, Any], threads: int | None) -> None:
+        self.name = f"worker-{number}"
+        self.jobs: deque[Job] = deque()
+        self.models: set[int] = set()
+        self.started = False
+        jobs, their_jobs = Channel.pair()
+        control, their_control = Channel.pair()
+        environment = {**WORKER_ENVIRONMENT, **({"OMP_NUM_THREADS": str(threads)} if threads else {})}
+        self.process = start("dlcb.server.worker", [their_jobs, their_control], environment)
+        jobs.setblocking(False)
+        control.setblocking(False)
+        self.job_channel, self.control_channel = jobs, control
+        self._slots = SlotMap()
+        self._known: set[int] = set()
+        self._dropped: list[int] = []
+        self._released: list[int] = []
+        self.control_channel.send({**options, "process": self.name})
+
+    def start(self, job: Job) -> None:
+        """Send a job; OSError when the worker is gone."""
+        slot = job.slot
+        new = slot.number not in self._known
+        message = {
+            "batch": job.number,
+            "model": job.model.handle,
+            "slot": slot.number,
+            "new": [slot.number] if new else [],
+            "drop": self._dropped,
+            "free": self._released,
+        }
+        request = job.requests[0].request
+        if isinstance(request, RawRequest):
+            message |= {
+                "body": len(request.body),
+                "json_length": request.json_length,
+                "age": time.perf_counter() - job.requests[0].arrived,
+                "name": job.model.name,
+                "version": job.model.version,
+            }
+        else:
+            message["inputs"] = [
+                (entry.name, entry.array, entry.offset, entry.size, entry.shape) for entry in job.placed
+            ]
+        self.job_channel.send(message, [slot.file] if new else None)
+        self._known.add(slot.number)
+        if self._dropped:
+            self._dropped = []
+        if self._released:
+            self._released = []
+
+    def receive(self) -> dict[str, Any] | None:
+        """The next reply, with its new slots mapped; None when the worker has closed."""
+        received = self.job_channel.receive()
+        if received is None:
+            return None
+        reply, files = received
+        for number, file in zip(reply["new"], files, strict=True):
+            self._slots.add(number, file)
+        return reply
+
+    def view(self, slot: int, offset: int, size: int) -> memoryview:
+        return self._slots.view(slot)[offset : offset + size]
+
+    def release(self, slots: list[int]) -> None:
+        self._released += slots
+
+    def forget(self, slot: int) -> None:
+        if slot in self._known:
+            self._known.discard(slot)
+            self._dropped.append(slot)
+
+    def close(self) -> None:
+        """End the process now."""
+        self.process.kill()
+        self.job_channel.close()
+        self.control_channel.close()
+
+
+class CompileService:
+    """Compilations by a process that is started when first asked, and again when it dies under one."""
+
+    def __init__(self, options: dict[str, Any], closing: Callable[[], bool]) -> None:
+        self._options = options
+        self._closing = closing
+        self._asked: dict[int, tuple[dict[str, Any], asyncio.Future[Compiled], Progress | None]] = {}
+        self._tried: dict[int, int] = {}
+        self._next = 0
+        self._channel: Channel | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+
+    async def compile(self, source: ModelSource, reason: str, progress: Progress | None = None) -> Compiled:
+        """CompilerError when the source does not compile (ToolchainError when no compiler was found)."""
+        if self._channel is None:
+            self._start()
+        self._next += 1
+        message = {"number": self._next, "source": source.to_json(), "reason": reason}
+        future: asyncio.Future[Compiled] = asyncio.get_running_loop().create_future()
+        self._asked[self._next] = (message, future, progress)
+        self._tried[self._next] = 0
+        self._send(message)
+        return await future
+
+    def close(self) -> None:
+        if self._channel is not None:
+            asyncio.get_running_loop().remove_reader(self._channel.fileno())
+            self._channel.close()
+            self._channel = None
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def _start(self) -> None:
+        ours, theirs = Channel.pair()
+        self.process = start(
+            "dlcb.server.compile_process", [theirs], {**WORKER_ENVIRONMENT, "OMP_NUM_THREADS": "1"}
+        )
+        ours.setblocking(False)
+        self._channel = ours
+        asyncio.get_running_loop().add_reader(ours.fileno(), self._readable)
+        small = (os.cpu_count() or 1) <= 4
+        ours.send({**self._options, "process": "compile", "idle_priority": small})
+
+    def _send(self, message: dict[str, Any]) -> None:
+        try:
+            if self._channel is not None:
+                self._channel.send(message)
+        except OSError:
+            log.warning("the compile process is gone")  # the reader finds out as well, and asks its successor
+
+    def _readable(self) -> None:
+        while self._channel is not None:
+            try:
+                received = self._channel.receive()
+            except BlockingIOError:
+                return
+            except OSError:
+                received = None
+            if received is None:
+                self._lost()
+                return
+            self._take(received[0])
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "number" not in message:
+            if message["event"] == "broken":
+                self._fail_all(CompilerError(message["error"], stage="compile process"))
+            return
+        request, future, progress = self._asked[message["number"]]
+        if "stage" in message:
+            if progress is not None:
+                progress(message["stage"], message["fraction"])
+            return
+        del self._asked[request["number"]]
+        if future.done():
+            return
+        if "error" in message:
+            kind = ToolchainError if message["kind"] == "toolchain" else CompilerError
+            future.set_exception(kind(message["error"]))
+            return
+        signature = Signature.from_json(message["signature"])
+        future.set_result(Compiled(message["artifact"], signature, message["report"], message["seconds"]))
+
+    def _lost(self) -> None:
+        """The process died: what it was asked is asked once more, of a new one."""
+        code = self.process.wait() if self.process is not None else None
+        self.close()
+        if self._closing() or not self._asked:
+            return
+        log.error("the compile process died", extra={"fields": {"code": code}})
+        for number, (_message, future, _progress) in list(self._asked.items()):
+            self._tried[number] += 1
+            if self._tried[number] > 1:
+                del self._asked[number]
+                if not future.done():
+                    future.set_exception(
+                        CompilerError(f"the compile process died twice, last with code {code}")
+                    )
+        if self._asked:
+            self._start()
+            for message, _future, _progress in list(self._asked.values()):
+                self._send(message)
+
+    def _fail_all(self, error: CompilerError) -> None:
+        for _message, future, _progress in self._asked.values():
+            if not future.done():
+                future.set_exception(error)
+        self._asked.clear()
+
+
+def start(module: str, ends: list[Channel], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Run one of our modules in a fresh interpreter that inherits these ends of channels, which are closed
+    here."""
+    files = [end.fileno() for end in ends]
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *map(str, files)],
+        env={**os.environ, **environment},
+        pass_fds=files,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,  # a Ctrl-C at the terminal is for the front, which ends the others in order
+    )
+    for end in ends:
+        end.close()
+    return process

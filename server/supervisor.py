@@ -1,0 +1,339 @@
+"""The worker processes as a whole: started with every model, replaced by a spare when one dies, and told of
+models that come and go. Jobs of a dead worker go back to the batcher, which runs them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import Any
+
+from dlcb.compiler import CompilerError, ModelSource
+from dlcb.server.batcher import Batcher
+from dlcb.server.errors import ServerError
+from dlcb.server.metrics import Metrics
+from dlcb.server.model import ServedModel
+from dlcb.server.process import CompileService, WorkerProcess
+from dlcb.server.settings import Settings
+
+RESTART_PAUSE = 0.5  # seconds before a worker that died while starting is tried again; doubled each time
+RESTART_PAUSE_LIMIT = 30.0
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+log = logging.getLogger("dlcb.supervisor")
+
+
+class WorkerError(ServerError):
+    """A worker could not be started, or could not load a model."""
+
+
+class Supervisor:
+    """Workers, spares and the compile process. Everything runs in the event loop's thread."""
+
+    def __init__(
+        self, settings: Settings, batcher: Batcher, metrics: Metrics, device: str, log_level: str
+    ) -> None:
+        self._settings = settings.server
+        self._batcher = batcher
+        self._metrics = metrics
+        self._options: dict[str, Any] = {
+            "backend": settings.server.backend,
+            "cache_folder": str(settings.cache.folder) if settings.cache.folder else None,
+            "cache_limit": settings.cache.limit_bytes,
+            "cache_remote": settings.cache.remote,
+            "device": device,
+            "log_level": log_level,
+        }
+        self._closing = False
+        self.compiler = CompileService(self._options, lambda: self._closing)
+        self._workers: list[WorkerProcess] = []
+        self._wanted = 0
+        self._count = 0
+        self._loads: dict[int, dict[str, Any]] = {}
+        self._models: dict[int, ServedModel] = {}
+        self._loading: dict[tuple[WorkerProcess, int], asyncio.Future[float]] = {}
+        self._starting: dict[WorkerProcess, asyncio.Future[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        metrics.before_scrape.append(self._refresh_gauges)
+
+    async def start(self) -> None:
+        """Start the workers and wait until they run. WorkerError when one cannot."""
+        self._wanted = self._settings.workers
+        workers = [self._spawn() for _ in range(self._wanted)]
+        await asyncio.gather(*(self._starting[worker] for worker in workers))
+        for worker in workers:
+            self._activate(worker)
+
+    def add_spares(self) -> None:
+        """From now on keep spare workers; called once the server is ready, so that start-up has the machine
+        to itself."""
+        self._wanted = self._settings.workers + self._settings.spares
+        self._refill()
+
+    async def load(self, model: ServedModel) -> float:
+        """Load a compiled model in every worker; seconds of the slowest. WorkerError when one of them
+        fails."""
+        message = {
+            "do": "load",
+            "handle": model.handle,
+            "source": model.source.to_json(),
+            "artifact": model.artifact_key,
+        }
+        self._loads[model.handle] = message
+        self._models[model.handle] = model
+        try:
+            return max(
+                await asyncio.gather(*(self._load_in(worker, message) for worker in list(self._workers)))
+            )
+        except WorkerError:
+            self.unload(model)
+            raise
+
+    def unload(self, model: ServedModel) -> None:
+        """Drop a model from every worker; the caller has seen to it that nothing of it runs."""
+        self._loads.pop(model.handle, None)
+        self._models.pop(model.handle, None)
+        for worker in self._workers:
+            worker.models.discard(model.handle)
+            self._tell(worker, {"do": "unload", "handle": model.handle})
+
+    def request_counters(self) -> None:
+        """Ask every worker for its counters; they arrive a moment later, for the next scrape."""
+        for worker in self._batcher.lanes:
+            self._tell(worker, {"do": "counters"})  # type: ignore[arg-type]
+
+    async def close(self) -> None:
+        """End every child."""
+        self._closing = True
+        for task in self._tasks:
+            task.cancel()
+        loop = asyncio.get_running_loop()
+        for worker in self._workers:
+            loop.remove_reader(worker.job_channel.fileno())
+            loop.remove_reader(worker.control_channel.fileno())
+            worker.close()
+        for worker in self._workers:
+            worker.process.wait()
+        self._workers.clear()
+        self._batcher.lanes.clear()
+        self.compiler.close()
+
+    def kill(self) -> None:
+        """End every child at once, from a signal handler."""
+        for worker in self._workers:
+            worker.process.kill()
+        if self.compiler.process is not None:
+            self.compiler.process.kill()
+
+    @property
+    def workers(self) -> list[WorkerProcess]:
+        return list(self._workers)
+
+    # Life of one worker
+
+    def _spawn(self) -> WorkerProcess:
+        self._count += 1
+        worker = WorkerProcess(self._count, self._options, self._settings.threads)
+        loop = asyncio.get_running_loop()
+        self._workers.append(worker)
+        self._starting[worker] = loop.create_future()
+        loop.add_reader(worker.job_channel.fileno(), self._replies, worker)
+        loop.add_reader(worker.control_channel.fileno(), self._events, worker)
+        return worker
+
+    def _activate(self, worker: WorkerProcess) -> None:
+        """Let the worker take jobs, if there are fewer than wanted that do."""
+        lanes = self._batcher.lanes
+        if worker not in lanes and len(lanes) < self._settings.workers:
+            lanes.append(worker)
+            self._batcher.wake()
+
+    def _refill(self) -> None:
+        missing = self._wanted - len(self._workers)
+        for _ in range(missing):
+            self._background(self._bring_up())
+
+    async def _bring_up(self) -> None:
+        """Start a worker, load every model in it, and let it take jobs or stand by. Tries until it works."""
+        pause = RESTART_PAUSE
+        while not self._closing and len(self._workers) < self._wanted:
+            worker = self._spawn()
+            try:
+                await self._starting[worker]
+                while missing := [
+                    message for handle, message in self._loads.items() if handle not in worker.models
+                ]:
+                    await asyncio.gather(*(self._load_in(worker, message) for message in missing))
+            except WorkerError as error:
+                log.error(
+                    "a worker did not come up", extra={"fields": {"worker": worker.name, "error": str(error)}}
+                )
+                if worker in self._workers:
+                    self._remove(worker)
+                    worker.close()
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, RESTART_PAUSE_LIMIT)
+                continue
+            self._activate(worker)
+            return
+
+    async def _load_in(self, worker: WorkerProcess, message: dict[str, Any]) -> float:
+        key = (worker, message["handle"])
+        future: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self._loading[key] = future
+        self._tell(worker, message)
+        try:
+            seconds = await future
+        finally:
+            self._loading.pop(key, None)
+        worker.models.add(message["handle"])
+        return seconds
+
+    def _replies(self, worker: WorkerProcess) -> None:
+        while True:
+            try:
+                reply = worker.receive()
+            except BlockingIOError:
+                return
+            except OSError:
+                reply = None
+            if reply is None:
+                self._died(worker)
+                return
+            self._batcher.settle(worker, reply)
+
+    def _events(self, worker: WorkerProcess) -> None:
+        while worker in self._workers:
+            try:
+                received = worker.control_channel.receive()
+            except BlockingIOError:
+                return
+            except OSError:
+                received = None
+            if received is None:
+                self._died(worker)
+                return
+            self._event(worker, received[0])
+
+    def _event(self, worker: WorkerProcess, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        if kind in ("started", "broken"):
+            future = self._starting.pop(worker)
+            if kind == "started":
+                future.set_result(None)
+            else:
+                future.set_exception(WorkerError(event["error"]))
+        elif kind in ("loaded", "failed"):
+            loading = self._loading.get((worker, event["handle"]))
+            if loading is None or loading.done():
+                return
+            if kind == "loaded":
+                loading.set_result(event["seconds"])
+            else:
+                loading.set_exception(WorkerError(event["error"]))
+        elif kind == "compile":
+            self._background(self._compile_for(worker, event))
+        elif kind == "counters":
+            for handle, counters in event["models"].items():
+                if int(handle) in self._models:
+                    self._models[int(handle)].counters = counters
+
+    async def _compile_for(self, worker: WorkerProcess, event: dict[str, Any]) -> None:
+        """The JIT tier of a worker met a new rank: the compile process builds it, the kernel cache carries it
+        over."""
+        source = ModelSource.from_json(event["source"])
+        reply: dict[str, Any] = {"do": "compiled", "ticket": event["ticket"]}
+        try:
+            compiled = await self.compiler.compile(source, "jit")
+        except CompilerError as error:
+            log.error(
+                "a JIT compilation failed", extra={"fields": {"model": source.name, "error": str(error)}}
+            )
+            reply["error"] = error.message
+        else:
+            reply["artifact"] = compiled.artifact_key
+            self._metrics.compile_seconds.cell(source.name, "jit", "jit").observe(compiled.seconds)
+        self._tell(worker, reply)
+
+    def _died(self, worker: WorkerProcess) -> None:
+        """Replace a worker: a spare takes over at once, and the jobs run again."""
+        if worker not in self._workers:
+            return
+        self._remove(worker)
+        worker.close()
+        code = worker.process.wait()
+        self._fail_waiters(worker, WorkerError(f"{worker.name} ended with code {code}"))
+        if self._closing:
+            return
+        self._metrics.worker_restarts.cell().add()
+        log.error(
+            "a worker died", extra={"fields": {"worker": worker.name, "code": code, "jobs": len(worker.jobs)}}
+        )
+        jobs = list(worker.jobs)
+        worker.jobs.clear()
+        for other in self._workers:
+            if other.models.issuperset(self._loads):
+                self._activate(other)
+        self._batcher.lost(jobs)
+        if self._wanted:
+            self._refill()
+
+    def _remove(self, worker: WorkerProcess) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(worker.job_channel.fileno())
+        loop.remove_reader(worker.control_channel.fileno())
+        self._workers.remove(worker)
+        if worker in self._batcher.lanes:
+            self._batcher.lanes.remove(worker)
+
+    def _fail_waiters(self, worker: WorkerProcess, error: WorkerError) -> None:
+        starting = self._starting.pop(worker, None)
+        if starting is not None and not starting.done():
+            starting.set_exception(error)
+        for (owner, _handle), future in list(self._loading.items()):
+            if owner is worker and not future.done():
+                future.set_exception(error)
+
+    def _tell(self, worker: WorkerProcess, message: dict[str, Any]) -> None:
+        try:
+            worker.control_channel.send(message)
+        except OSError:
+            log.warning(
+                "a worker is gone", extra={"fields": {"worker": worker.name}}
+            )  # `_events` finds out as well
+
+    def _background(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _refresh_gauges(self) -> None:
+        metrics = self._metrics
+        metrics.workers_ready.cell().value = len(self._batcher.lanes)
+        metrics.slot_bytes.cell().value = self._batcher.pool.bytes
+        metrics.inflight_bytes.cell().value = self._batcher.inflight_bytes
+        processes = {"front": os.getpid(), **{worker.name: worker.process.pid for worker in self._workers}}
+        if self.compiler.process is not None:
+            processes["compile"] = self.compiler.process.pid
+        for gone in {labels[0] for labels in metrics.process_bytes.cells} - set(processes):
+            metrics.process_bytes.forget(gone)
+        for name, pid in processes.items():
+            metrics.process_bytes.cell(name).value = resident_bytes(pid)
+        for model in self._models.values():
+            counters = model.counters
+            model.cells.depth.value = model.waiting
+            metrics.guard_failures.cell(model.name).value = counters.get("guard_failures", 0)
+            metrics.quarantined.cell(model.name).value = counters.get("quarantines", 0)
+            metrics.plans.cell(model.name).value = counters.get("shape_cache_entries", 0)
+            metrics.plan_evictions.cell(model.name).value = counters.get("shape_cache_evictions", 0)
+            metrics.compiler_calls.cell(model.name).value = counters.get("compiler_calls", 0)
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory of a process, 0 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * PAGE
+    except (OSError, IndexError, ValueError):
+        return 0

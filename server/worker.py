@@ -1,0 +1,335 @@
+"""A worker process: holds compiled models, runs the jobs that come over its control socket, and answers in
+shared memory. It promises one reply a job, in order, whatever a request holds. Models are loaded beside the
+running jobs, in a second thread with a socket of its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy
+
+from dlcb.compiler import CompilerError, IndexRangeError, ModelSource, RequestError, Signature
+from dlcb.kernel_cache import open_store
+from dlcb.server import codec, large_json, logs
+from dlcb.server.channel import Channel
+from dlcb.server.datatypes import BY_DTYPE
+from dlcb.server.errors import BadRequest, DeadlineExceeded, ServerError, TooLarge
+from dlcb.server.slots import Slot, SlotMap, SlotPool, aligned
+from dlcb.server.types import InferRequest, InferResponse, Tensor
+
+PROBE_SIZE = 2
+MESSAGE_KEPT = 4000
+
+log = logging.getLogger("dlcb.worker")
+
+
+class Worker:
+    """The models of this process and the two threads' work on them."""
+
+    def __init__(self, jobs: Channel, control: Channel, options: Mapping[str, Any]) -> None:
+        self._jobs = jobs
+        self._control = control
+        self._sending = threading.Lock()
+        self._backend = importlib.import_module(options["backend"])
+        self._store = open_store(
+            Path(options["cache_folder"]) if options["cache_folder"] else None,
+            limit_bytes=options["cache_limit"],
+            remote=options["cache_remote"],
+        )
+        self._device = options["device"]
+        self._models: dict[int, Any] = {}
+        self._inputs = SlotMap()
+        self._outputs = SlotPool()
+        self._taken: dict[int, Slot] = {}
+        self._tickets: dict[int, Future[str]] = {}
+        self._next_ticket = 0
+
+    # Jobs: the main thread
+
+    def serve(self) -> None:
+        """Run jobs until the front closes the socket."""
+        while True:
+            received = self._jobs.receive()
+            if received is None:
+                return
+            job, files = received
+            for number, file in zip(job["new"], files, strict=True):
+                self._inputs.add(number, file)
+            for number in job["drop"]:
+                self._inputs.drop(number)
+            for number in job["free"]:
+                self._outputs.give_back(self._taken.pop(number))
+            reply, new = self._answer(job)
+            self._jobs.send(reply, [slot.file for slot in new])
+
+    def _answer(self, job: dict[str, Any]) -> tuple[dict[str, Any], list[Slot]]:
+        """The reply to a job, and the slots the front has not seen yet."""
+        try:
+            model = self._models[job["model"]]
+            if "body" in job:
+                return self._run_body(model, job)
+            return self._run_inputs(model, job)
+        except IndexRangeError as error:
+            return _failed(job, "index", error.message, **_index_fields(error)), []
+        except RequestError as error:
+            return _failed(job, "request", error.message), []
+        except BadRequest as error:
+            return _failed(job, "request", str(error)), []
+        except TooLarge as error:
+            return _failed(job, "large", str(error)), []
+        except DeadlineExceeded as error:
+            return _failed(job, "deadline", str(error)), []
+        except (
+            Exception
+        ) as error:  # a model is the user's code: whatever it raises is an answer, not the worker's end
+            log.error("a model failed", exc_info=True, extra={"fields": {"model": job["model"]}})
+            return _failed(job, "model", f"the model failed with {type(error).__name__}"), []
+
+    def _run_inputs(self, model: Any, job: dict[str, Any]) -> tuple[dict[str, Any], list[Slot]]:
+        view = self._inputs.view(job["slot"])
+        arrays = {
+            name: numpy.frombuffer(view[offset : offset + size], array).reshape(shape)
+            for name, array, offset, size, shape in job["inputs"]
+        }
+        start = time.perf_counter()
+        outcome = model.run(arrays)
+        seconds = time.perf_counter() - start
+        total = sum(aligned(array.nbytes) for array in outcome.outputs.values())
+        slot, new = self._take(total)
+        described, offset = [], 0
+        for name, array in outcome.outputs.items():
+            size = array.nbytes
+            target = numpy.frombuffer(slot.view[offset : offset + size], array.dtype).reshape(array.shape)
+            numpy.copyto(target, array)
+            described.append((name, slot.number, offset, size, array.shape))
+            offset = aligned(offset + size)
+        reply = {
+            "batch": job["batch"],
+            "outputs": described,
+            "slots": [slot.number],
+            "new": [entry.number for entry in new],
+            "tier": outcome.tier,
+            "result": outcome.result,
+            "seconds": seconds,
+        }
+        return reply, new
+
+    def _run_body(self, model: Any, job: dict[str, Any]) -> tuple[dict[str, Any], list[Slot]]:
+        """Decode a large JSON body, run it alone, and encode its answer."""
+        body = self._inputs.view(job["slot"])[: job["body"]]
+        request = codec.decode(bytes(body), job["json_length"], large_json.loads)
+        if request.timeout is not None and job["age"] > request.timeout:
+            raise DeadlineExceeded(f"the timeout of {request.timeout * 1e3:g} ms passed while waiting")
+        signature: Signature = model.signature
+        signature.check(
+            {name: tensor.shape for name, tensor in request.inputs.items()},
+            {name: tensor.datatype.dtype for name, tensor in request.inputs.items()},
+        )
+        chosen = codec.choose_outputs(request, signature.outputs)
+        arrays = {
+            tensor.name: numpy.frombuffer(tensor.data, tensor.datatype.array).reshape(tensor.shape)
+            for tensor in request.inputs.values()
+        }
+        start = time.perf_counter()
+        outcome = model.run(arrays)
+        seconds = time.perf_counter() - start
+        answer, json_length = codec.encode(_response(job, request, outcome.outputs, chosen, signature))
+        slot, new = self._take(len(answer))
+        slot.view[: len(answer)] = answer
+        reply = {
+            "batch": job["batch"],
+            "body": (slot.number, 0, len(answer)),
+            "json_length": json_length,
+            "slots": [slot.number],
+            "new": [entry.number for entry in new],
+            "tier": outcome.tier,
+            "result": outcome.result,
+            "seconds": seconds,
+        }
+        return reply, new
+
+    def _take(self, size: int) -> tuple[Slot, list[Slot]]:
+        """A slot for an answer; the list holds it when the front must be sent its file."""
+        known = self._outputs.made
+        slot = self._outputs.take(size)
+        self._taken[slot.number] = slot
+        return slot, [slot] if self._outputs.made > known else []
+
+    # Control: the second thread
+
+    def control(self) -> None:
+        """Load, unload and report until the front closes the socket; then the process ends, even inside a
+        job."""
+        while True:
+            try:
+                received = self._control.receive()
+            except OSError:
+                received = None
+            if received is None:
+                os._exit(0)
+            message = received[0]
+            action: Callable[[dict[str, Any]], None] = {
+                "load": self._load,
+                "unload": self._unload,
+                "compiled": self._compiled,
+                "counters": self._report_counters,
+            }[message["do"]]
+            action(message)
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        with self._sending:
+            self._control.send(message)
+
+    def _load(self, message: dict[str, Any]) -> None:
+        """In a thread of its own: loading a model may itself wait for a compilation, whose answer comes
+        here."""
+        threading.Thread(target=self._load_model, args=(message,), daemon=True).start()
+
+    def _load_model(self, message: dict[str, Any]) -> None:
+        handle, start = message["handle"], time.perf_counter()
+        try:
+            source = ModelSource.from_json(message["source"])
+            model = self._backend.load_model(
+                source,
+                message["artifact"],
+                self._store,
+                device=self._device,
+                request_compile=lambda specialised: self._request_compile(handle, specialised),
+            )
+            probe(model, source)
+        except CompilerError as error:
+            self._tell({"event": "failed", "handle": handle, "error": str(error)[:MESSAGE_KEPT]})
+        except Exception as error:  # the factory is the user's code
+            log.error(
+                "a model did not load", exc_info=True, extra={"fields": {"model": message["source"]["name"]}}
+            )
+            text = "".join(traceback.format_exception_only(error)).strip()
+            self._tell({"event": "failed", "handle": handle, "error": text[:MESSAGE_KEPT]})
+        else:
+            self._models[handle] = model
+            self._tell({"event": "loaded", "handle": handle, "seconds": time.perf_counter() - start})
+
+    def _unload(self, message: dict[str, Any]) -> None:
+        self._models.pop(message["handle"], None)
+
+    def _request_compile(self, handle: int, source: ModelSource) -> Future[str]:
+        """Have the compile process build a rank-specialised source; the future gives its artifact's key."""
+        future: Future[str] = Future()
+        with self._sending:
+            self._next_ticket += 1
+            ticket = self._next_ticket
+            self._tickets[ticket] = future
+            self._control.send(
+                {"event": "compile", "ticket": ticket, "handle": handle, "source": source.to_json()}
+            )
+        return future
+
+    def _compiled(self, message: dict[str, Any]) -> None:
+        future = self._tickets.pop(message["ticket"])
+        if "error" in message:
+            future.set_exception(CompilerError(message["error"], stage="compile process"))
+        else:
+            future.set_result(message["artifact"])
+
+    def _report_counters(self, _message: dict[str, Any]) -> None:
+        counters = {str(handle): _numbers(model.counters) for handle, model in list(self._models.items())}
+        self._tell({"event": "counters", "models": counters, "slot_bytes": self._outputs.bytes})
+
+
+def probe(model: Any, source: ModelSource) -> None:
+    """Run the model once at a small legal shape with legal values. A model with an input of any rank has no
+    shape to probe before the first request."""
+    signature: Signature = model.signature
+    declared = {entry.name: entry for entry in source.inputs}
+    arrays = {}
+    for spec in signature.inputs:
+        if spec.dims is None:
+            return
+        shape = [dim if isinstance(dim, int) else dim.nearest(PROBE_SIZE) for dim in spec.dims]
+        entry = declared.get(spec.name)
+        value = entry.values[0] if entry is not None and entry.values else 0
+        arrays[spec.name] = numpy.full(shape, value, BY_DTYPE[spec.dtype].array)
+    try:
+        signature.check(
+            {name: array.shape for name, array in arrays.items()}, {s.name: s.dtype for s in signature.inputs}
+        )
+    except RequestError:
+        return  # guards that tie dims together: the compiler's own load check has run legal shapes
+    model.run(arrays)
+
+
+def _response(
+    job: dict[str, Any],
+    request: InferRequest,
+    outputs: Mapping[str, numpy.ndarray],
+    chosen: list[tuple[str, bool]],
+    signature: Signature,
+) -> InferResponse:
+    datatypes = {spec.name: BY_DTYPE[spec.dtype] for spec in signature.outputs}
+    tensors = [
+        Tensor(
+            name, datatypes[name], outputs[name].shape, numpy.ascontiguousarray(outputs[name]).data.cast("B")
+        )
+        for name, _binary in chosen
+    ]
+    return InferResponse(
+        job["name"], job["version"], request.id, tensors, [binary for _name, binary in chosen]
+    )
+
+
+def _failed(job: dict[str, Any], kind: str, message: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "batch": job["batch"],
+        "new": [],
+        "error": {"kind": kind, "message": message[:MESSAGE_KEPT], **fields},
+    }
+
+
+def _index_fields(error: IndexRangeError) -> dict[str, Any]:
+    return {
+        "input": error.input,
+        "position": [int(place) for place in error.position],
+        "value": int(error.value),
+        "low": int(error.low),
+        "high": int(error.high),
+    }
+
+
+def _numbers(counters: Any) -> dict[str, int]:
+    fields = asdict(counters) if is_dataclass(counters) else vars(counters)
+    return {name: value for name, value in fields.items() if isinstance(value, int | float)}
+
+
+def main() -> None:
+    """`python -m dlcb.server.worker JOBS CONTROL`: two inherited sockets; the first control message holds the
+    options."""
+    jobs, control = Channel.inherited(int(sys.argv[1])), Channel.inherited(int(sys.argv[2]))
+    received = control.receive()
+    if received is None:
+        return
+    options = received[0]
+    logs.configure(options["log_level"], options["process"])
+    try:
+        worker = Worker(jobs, control, options)
+    except (CompilerError, ServerError, ImportError) as error:
+        control.send({"event": "broken", "error": str(error)[:MESSAGE_KEPT]})
+        return
+    control.send({"event": "started"})
+    threading.Thread(target=worker.control, name="control", daemon=True).start()
+    worker.serve()
+
+
+if __name__ == "__main__":
+    main()
