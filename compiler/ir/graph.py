@@ -127,17 +127,27 @@ class GraphBuilder:
         node = Node(op, inputs, attributes, self.source)
         stem = f"{op.name}_{len(self._nodes)}"
         results = tuple(
-            Value(stem if len(dtypes) == 1 else f"{stem}_{k}", Type(tuple(as_expr(d) for d in shape), dt), "node", node, k)
+            Value(
+                stem if len(dtypes) == 1 else f"{stem}_{k}",
+                Type(tuple(as_expr(d) for d in shape), dt),
+                "node",
+                node,
+                k,
+            )
             for k, (shape, dt) in enumerate(zip(shapes, dtypes, strict=True))
         )
-        object.__setattr__(node, "results", results)  # the knot between a node and its values is tied once, here
+        object.__setattr__(
+            node, "results", results
+        )  # the knot between a node and its values is tied once, here
         self._nodes.append(node)
         self._made[key] = results
         return results
 
     def infer(self, op: Op, inputs: Iterable[Value]) -> Inference:
         """What `op`'s shape rule talks to."""
-        return self.system.inference(Provenance(op.name, self.source, ", ".join(f"{v!r}: {v.type!r}" for v in inputs)))
+        return self.system.inference(
+            Provenance(op.name, self.source, ", ".join(f"{v!r}: {v.type!r}" for v in inputs))
+        )
 
     def build(self, *outputs: Value) -> Graph:
         """The finished program, without nodes that no output needs."""
@@ -145,7 +155,14 @@ class GraphBuilder:
             if not isinstance(output, Value):
                 raise ShapeError(f"program {self.name}: expected a value as output, found {output!r}")
         nodes = live(self._nodes, outputs)
-        return Graph(self.name, tuple(self._inputs), tuple(self.parameters.values()), tuple(nodes), tuple(outputs), self.system)
+        return Graph(
+            self.name,
+            tuple(self._inputs),
+            tuple(self.parameters.values()),
+            tuple(nodes),
+            tuple(outputs),
+            self.system,
+        )
 
 
 def live(nodes: Sequence[Node], outputs: Iterable[Value]) -> list[Node]:
@@ -160,7 +177,9 @@ def live(nodes: Sequence[Node], outputs: Iterable[Value]) -> list[Node]:
     return kept
 
 
-def rewrite(graph: Graph, replace: Callable[[GraphBuilder, Node, tuple[Value, ...]], Sequence[Value] | None]) -> Graph:
+def rewrite(
+    graph: Graph, replace: Callable[[GraphBuilder, Node, tuple[Value, ...]], Sequence[Value] | None]
+) -> Graph:
     """A new graph, node by node. `replace(builder, node, new_inputs)` gives the values that stand for the node's results
     (built with `builder`), or None to keep the node. Shapes are inferred again, into the same system."""
     build = GraphBuilder(graph.name, graph.system)
