@@ -57,6 +57,8 @@ class Pending:
     watch: Callable[[], None] | None = None
     timer: asyncio.TimerHandle | None = None
     waiting: bool = True
+    dropped: bool = False
+    settled: bool = False
     deaths: int = 0
 
 
@@ -165,7 +167,9 @@ class Batcher:
     def cancel(self, pending: Pending, cause: str) -> None:
         """The client is gone: leave the queue, or let a running job's answer fall away."""
         if not pending.future.done():
+            pending.dropped = True
             pending.future.cancel()
+        if not pending.settled:
             self._left(pending, cause)
 
     def refuse_all(self, model: ServedModel, message: str) -> None:
@@ -447,6 +451,7 @@ class Batcher:
         self._answered(pending)
 
     def _answered(self, pending: Pending) -> None:
+        pending.settled = True
         pending.model.unanswered -= 1
         self.inflight_bytes -= pending.size
         if pending.timer is not None:

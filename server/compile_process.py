@@ -15,12 +15,12 @@ import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
-from pathlib import Path
 from typing import Any
 
 from dlcb.compiler import CompilerError, ModelSource, ToolchainError
-from dlcb.kernel_cache import open_store
+from dlcb.kernel_cache import CacheError
 from dlcb.server import logs
+from dlcb.server.cache import open_described
 from dlcb.server.channel import Channel
 
 MESSAGE_KEPT = 4000
@@ -35,11 +35,7 @@ class CompileProcess:
     def __init__(self, channel: Channel, options: Mapping[str, Any]) -> None:
         self._channel = channel
         self._backend = importlib.import_module(options["backend"])
-        self._store = open_store(
-            Path(options["cache_folder"]) if options["cache_folder"] else None,
-            limit_bytes=options["cache_limit"],
-            remote=options["cache_remote"],
-        )
+        self._store = open_described(options["cache"])
         self._device = options["device"]
         self._asked: queue.PriorityQueue[tuple[int, int, dict[str, Any]]] = queue.PriorityQueue()
 
@@ -119,7 +115,7 @@ def main() -> None:
             )
     try:
         process = CompileProcess(channel, options)
-    except (CompilerError, ImportError) as error:
+    except (CacheError, ImportError) as error:
         channel.send({"event": "broken", "error": str(error)[:MESSAGE_KEPT]})
         return
     channel.send({"event": "started"})

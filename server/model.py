@@ -61,6 +61,8 @@ class ServedModel:
     waiting: int = 0
     unanswered: int = 0
     run_seconds: float = 0.0
+    compile_seconds: float = 0.0
+    load_seconds: float = 0.0
     expected: tuple[tuple[str, Any], ...] = ()
     admitted: dict[tuple[tuple[int, ...], ...], Admission] = field(default_factory=dict)
 

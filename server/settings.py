@@ -57,6 +57,7 @@ class Cache(Section):
     folder: Path | None = Field(None, description="default: $DLCB_CACHE, or ~/.cache/dlcb")
     limit_bytes: int = Field(4 << 30, gt=0)
     remote: str | None = Field(None, description="an fsspec URL shared by replicas")
+    bundle: Path | None = Field(None, description="a file that `dlcb compile` wrote, to start from")
 
 
 class Keys(Section):

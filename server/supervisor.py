@@ -11,6 +11,7 @@ from typing import Any
 
 from dlcb.compiler import CompilerError, ModelSource
 from dlcb.server.batcher import Batcher
+from dlcb.server.cache import describe
 from dlcb.server.errors import ServerError
 from dlcb.server.metrics import Metrics
 from dlcb.server.model import ServedModel
@@ -39,9 +40,7 @@ class Supervisor:
         self._metrics = metrics
         self._options: dict[str, Any] = {
             "backend": settings.server.backend,
-            "cache_folder": str(settings.cache.folder) if settings.cache.folder else None,
-            "cache_limit": settings.cache.limit_bytes,
-            "cache_remote": settings.cache.remote,
+            "cache": describe(settings.cache),
             "device": device,
             "log_level": log_level,
         }

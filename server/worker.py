@@ -15,17 +15,17 @@ import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict, is_dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy
 
 from dlcb.compiler import CompilerError, IndexRangeError, ModelSource, RequestError, Signature
-from dlcb.kernel_cache import open_store
+from dlcb.kernel_cache import CacheError
 from dlcb.server import codec, large_json, logs
+from dlcb.server.cache import open_described
 from dlcb.server.channel import Channel
 from dlcb.server.datatypes import BY_DTYPE
-from dlcb.server.errors import BadRequest, DeadlineExceeded, ServerError, TooLarge
+from dlcb.server.errors import BadRequest, DeadlineExceeded, TooLarge
 from dlcb.server.slots import Slot, SlotMap, SlotPool, aligned
 from dlcb.server.types import InferRequest, InferResponse, Tensor
 
@@ -43,11 +43,7 @@ class Worker:
         self._control = control
         self._sending = threading.Lock()
         self._backend = importlib.import_module(options["backend"])
-        self._store = open_store(
-            Path(options["cache_folder"]) if options["cache_folder"] else None,
-            limit_bytes=options["cache_limit"],
-            remote=options["cache_remote"],
-        )
+        self._store = open_described(options["cache"])
         self._device = options["device"]
         self._models: dict[int, Any] = {}
         self._inputs = SlotMap()
@@ -323,7 +319,7 @@ def main() -> None:
     logs.configure(options["log_level"], options["process"])
     try:
         worker = Worker(jobs, control, options)
-    except (CompilerError, ServerError, ImportError) as error:
+    except (CacheError, ImportError) as error:
         control.send({"event": "broken", "error": str(error)[:MESSAGE_KEPT]})
         return
     control.send({"event": "started"})

@@ -1,0 +1,79 @@
+"""From the bytes of a request to the bytes of its answer: validate, batch, execute, respond. There is no HTTP
+here; tests and other front ends call it directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dlcb.server import codec
+from dlcb.server.batcher import Batcher, Pending
+from dlcb.server.errors import NotReady
+from dlcb.server.model import Admission, ServedModel
+from dlcb.server.registry import Registry
+from dlcb.server.types import InferRequest, InferResponse, RawRequest, Tensor
+
+LARGE_JSON = 256 << 10  # bytes of JSON from which on a worker decodes it, and the event loop does not
+
+Answer = tuple[bytes, int | None]  # a body, and the length of its JSON part when binary tensors follow
+
+
+@dataclass
+class Dataplane:
+    """`stopping` refuses new requests while the server goes down and those it has accepted are answered."""
+
+    registry: Registry
+    batcher: Batcher
+    stopping: bool = False
+
+    async def infer(
+        self, name: str, version: str | None, body: bytes, json_length: int | None = None
+    ) -> Answer:
+        """One request, start to end. ServerError or RequestError with the reason when there is no answer."""
+        return await self.submit(self.model(name, version, len(body)), body, json_length).future
+
+    def model(self, name: str, version: str | None, size: int) -> ServedModel:
+        """The model a request of `size` bytes is for, when it may wait there: asked before the body is
+        decoded."""
+        if self.stopping:
+            raise NotReady("the server is going down")
+        model = self.registry.get(name, version)
+        self.batcher.room(model, size)
+        return model
+
+    def submit(self, model: ServedModel, body: bytes, json_length: int | None) -> Pending:
+        """Decode, check and queue a request. `json_length` 0 says that the body is one raw tensor."""
+        if json_length == 0:
+            request = codec.decode_raw(body, model.signature.inputs)
+        elif (len(body) if json_length is None else json_length) > LARGE_JSON:
+            return self._submit_raw(model, body, json_length)
+        else:
+            request = codec.decode(body, json_length)
+        admission = model.admit(request)
+        respond = responder(model, request)
+        return self.batcher.submit(model, request, admission, respond, len(body))
+
+    def _submit_raw(self, model: ServedModel, body: bytes, json_length: int | None) -> Pending:
+        """Leave decoding, checking and encoding to the worker; such a request runs alone."""
+        request = RawRequest(body, json_length)
+        return self.batcher.submit(model, request, Admission(1, None), _copy, len(body))
+
+
+def responder(model: ServedModel, request: InferRequest) -> Callable[[dict[str, Tensor]], Answer]:
+    """How this request's outputs become its answer. BadRequest when it asks for outputs that are not
+    there."""
+    chosen = codec.choose_outputs(request, model.signature.outputs)
+    binary = [as_binary for _name, as_binary in chosen]
+
+    def respond(outputs: dict[str, Tensor]) -> Answer:
+        tensors = [outputs[name] for name, _binary in chosen]
+        return codec.encode(InferResponse(model.name, model.version, request.id, tensors, binary))
+
+    return respond
+
+
+def _copy(answer: Any) -> Answer:
+    view, json_length = answer
+    return bytes(view), json_length

@@ -1,0 +1,216 @@
+"""The protocol's small routes: health, metadata, configuration, statistics and the model repository. Each
+endpoint turns words into a call of the registry and its answer into words; tensors are `tensors`' business.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dlcb.compiler import Dim, TensorSpec
+from dlcb.compiler.signature import describe
+from dlcb.server.datatypes import BY_DTYPE
+from dlcb.server.errors import BadRequest, Forbidden, NotFound, Unsupported
+from dlcb.server.model import ServedModel
+from dlcb.server.registry import Registry
+
+EXTENSIONS = (
+    "binary_tensor_data",
+    "model_repository",
+    "model_configuration",
+    "statistics",
+    "schedule_policy",
+)
+REFUSED_PARAMETERS = "configuration and file overrides are not offered: models are loaded as registered"
+
+
+@dataclass
+class Endpoints:
+    """Answers as plain JSON values; errors are ServerErrors."""
+
+    registry: Registry
+    admin: bool
+
+    def server(self) -> dict[str, Any]:
+        return {"name": "dlcb", "version": importlib.metadata.version("dlcb"), "extensions": list(EXTENSIONS)}
+
+    def models(self) -> dict[str, Any]:
+        return {"models": sorted({entry["name"] for entry in self.registry.index()})}
+
+    def metadata(self, name: str, version: str | None = None) -> dict[str, Any]:
+        model = self.registry.get(name, version)
+        return {
+            "name": model.name,
+            "versions": sorted(entry.version for entry in self.registry.served() if entry.name == name),
+            "platform": "dlcb",
+            "inputs": [_tensor(spec) for spec in model.signature.inputs],
+            "outputs": [_output(spec, model) for spec in model.signature.outputs],
+        }
+
+    def model_ready(self, name: str, version: str | None = None) -> tuple[int, dict[str, Any]]:
+        """503 with the state when the version is known and not ready; NotFound when it is unknown."""
+        entry = (
+            self.registry.repository.find(name, version)
+            if version
+            else self.registry.repository.versions(name)[0]
+        )
+        ready = any(
+            model.name == name and version in (None, model.version) for model in self.registry.served()
+        )
+        if ready:
+            return 200, {"name": name, "ready": True}
+        state, reason = self.registry.state(name, entry.version)
+        return 503, {"name": name, "ready": False, "error": f"model '{name}' is {state.lower()}: {reason}"}
+
+    def config(self, name: str, version: str | None = None) -> dict[str, Any]:
+        """The configuration extension, as far as it has meaning here. `max_batch_size` is 0 unless every
+        tensor's first axis is the proven batch; the dims then leave that axis out."""
+        model = self.registry.get(name, version)
+        batch = model.signature.batch
+        axes = [] if batch is None else [*batch.input_axes.values(), *batch.output_axes.values()]
+        tensors = len(model.signature.inputs) + len(model.signature.outputs)
+        stacked = model.batching.enabled and len(axes) == tensors and not any(axes)
+        skipped = 1 if stacked else 0
+        config: dict[str, Any] = {
+            "name": model.name,
+            "platform": "dlcb",
+            "backend": "dlcb",
+            "version_policy": {"latest": {"num_versions": 1}},
+            "max_batch_size": model.batching.max_rows if stacked else 0,
+            "input": [_config_tensor(_tensor(spec), skipped) for spec in model.signature.inputs],
+            "output": [_config_tensor(_output(spec, model), skipped) for spec in model.signature.outputs],
+            "response_cache": {"enable": False},
+            "parameters": {},
+        }
+        if stacked:
+            delay = int(model.batching.max_wait_ms * 1e3)
+            config["dynamic_batching"] = {"preferred_batch_size": [], "max_queue_delay_microseconds": delay}
+        return config
+
+    def statistics(self, name: str | None = None, version: str | None = None) -> dict[str, Any]:
+        if name is None:
+            models = self.registry.served()
+        else:
+            self.registry.get(name, version)
+            models = [m for m in self.registry.served() if m.name == name and version in (None, m.version)]
+        return {"model_stats": [model.statistics.to_json(model.name, model.version) for model in models]}
+
+    def index(self, body: Any) -> list[dict[str, str]]:
+        ready = _object(body).get("ready", False)
+        if type(ready) is not bool:
+            raise BadRequest("'ready' must be a boolean")
+        return self.registry.index(ready)
+
+    async def load(self, name: str, body: Any) -> None:
+        """Load, or load anew, every registered version of a name."""
+        self._allow()
+        parameters = _object(_object(body).get("parameters", {}))
+        for key in parameters:
+            if key == "config" or key.startswith("file:"):
+                raise BadRequest(f"parameter '{key}': {REFUSED_PARAMETERS}")
+        for entry in self.registry.repository.versions(name):
+            await self.registry.load(entry)
+
+    async def unload(self, name: str, body: Any) -> None:
+        self._allow()
+        _object(_object(body).get("parameters", {}))
+        await self.registry.unload(name)
+
+    def coverage(self, name: str, version: str | None = None) -> dict[str, Any]:
+        """What the compiler proved: symbols and ranges, equalities, guards, the tier, and where the kernels
+        came from."""
+        model = self.registry.get(name, version)
+        signature, report = model.signature, model.report
+        places: dict[str, list[str]] = {}
+        symbols: dict[str, Any] = {}
+        for spec in signature.inputs:
+            for axis, dim in enumerate(spec.dims or ()):
+                if isinstance(dim, Dim):
+                    places.setdefault(dim.symbol, []).append(f"{spec.name}[{axis}]")
+                    symbols[dim.symbol] = {
+                        "low": dim.low, "high": dim.high, "multiple": dim.multiple, "reason": dim.reason,
+                    }  # fmt: skip
+        return {
+            "name": model.name,
+            "version": model.version,
+            "inputs": {
+                spec.name: "any rank" if spec.dims is None else describe(spec.dims)
+                for spec in signature.inputs
+            },
+            "symbols": {symbol: {**facts, "axes": places[symbol]} for symbol, facts in symbols.items()},
+            "equalities": [axes for axes in places.values() if len(axes) > 1],
+            "guards": [guard.expression for guard in signature.guards],
+            "batch": None if signature.batch is None else signature.batch.symbol,
+            "tier": report.get("tier"),
+            "kernels": [kernel.get("name") for kernel in report.get("kernels", ())],
+            "cache": "hit" if report.get("from_cache") else "miss",
+            "compile_seconds": model.compile_seconds,
+            "load_seconds": model.load_seconds,
+            "counters": dict(model.counters),
+        }
+
+    def explain(self, name: str, version: str | None = None) -> dict[str, Any]:
+        """The compiler's report, whole."""
+        model = self.registry.get(name, version)
+        return {"name": model.name, "version": model.version, "artifact": model.artifact_key, **model.report}
+
+    def plan(self, name: str, body: Any) -> dict[str, Any]:
+        """What a request of these shapes would do: output shapes and tier, and the milliseconds a run has
+        taken lately. `{"shapes": {input: [sizes]}}` in; nothing runs."""
+        model = self.registry.get(name)
+        shapes = _object(_object(body).get("shapes"))
+        for key, shape in shapes.items():
+            if type(shape) is not list or not all(type(size) is int and 0 <= size < 2**62 for size in shape):
+                raise BadRequest(f"shapes: input '{key}' must be a list of non-negative integers")
+        dtypes = {spec.name: spec.dtype for spec in model.signature.inputs}
+        bound = model.signature.check(shapes, {key: dtypes.get(key, "") for key in shapes})
+        outputs = model.signature.output_shapes(shapes)
+        return {
+            "symbols": bound,
+            "outputs": {key: None if shape is None else list(shape) for key, shape in outputs.items()},
+            "tier": model.report.get("tier"),
+            "run_milliseconds_lately": model.run_seconds * 1e3,
+        }
+
+    def refuse(self, what: str) -> None:
+        """The extensions that this server leaves out."""
+        raise Unsupported(f"{what} is not offered by this server")
+
+    def unknown(self, path: str) -> None:
+        raise NotFound(f"there is no path '{path[:200]}'")
+
+    def _allow(self) -> None:
+        if not self.admin:
+            raise Forbidden("loading and unloading are off: the configuration names no admin key")
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise BadRequest("the body, and 'parameters' and 'shapes' in it, must be JSON objects")
+    return value
+
+
+def _tensor(spec: TensorSpec) -> dict[str, Any]:
+    shape = [-1] if spec.dims is None else [-1 if isinstance(dim, Dim) else dim for dim in spec.dims]
+    return {"name": spec.name, "datatype": BY_DTYPE[spec.dtype].name, "shape": shape}
+
+
+def _output(spec: TensorSpec, model: ServedModel) -> dict[str, Any]:
+    """An output's dims are expressions: what is not a number is variable."""
+    texts = model.signature.output_dims.get(spec.name)
+    shape = (
+        [-1]
+        if texts is None
+        else [int(text) if text is not None and text.isdigit() else -1 for text in texts]
+    )
+    return {"name": spec.name, "datatype": BY_DTYPE[spec.dtype].name, "shape": shape}
+
+
+def _config_tensor(tensor: dict[str, Any], skipped: int) -> dict[str, Any]:
+    return {
+        "name": tensor["name"],
+        "data_type": f"TYPE_{tensor['datatype']}",
+        "dims": tensor["shape"][skipped:] or [1],
+    }

@@ -1,0 +1,135 @@
+"""The OpenAPI document: FastAPI's own for the small routes, and the tensor routes described here by hand,
+since no framework sees them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from dlcb.server.datatypes import DATATYPES
+
+_JSON = "application/json"
+_ERROR_STATUSES = {
+    "400": "malformed or illegal; the text names input, axis and rule",
+    "401": "a key is missing or unknown",
+    "403": "off, or not allowed",
+    "404": "no such model or version",
+    "405": "another method is expected",
+    "413": "the body is over the limit",
+    "429": "the queue is full; see Retry-After",
+    "500": "the model failed",
+    "501": "a part of the protocol that is left out",
+    "503": "not ready",
+    "504": "the request's timeout passed",
+}
+_PARAMETERS = {
+    "type": "object",
+    "additionalProperties": {"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "boolean"}]},
+}
+_SCHEMAS: dict[str, Any] = {
+    "Error": {
+        "type": "object",
+        "required": ["error"],
+        "properties": {"error": {"type": "string"}},
+    },
+    "Tensor": {
+        "type": "object",
+        "required": ["name", "shape", "datatype"],
+        "properties": {
+            "name": {"type": "string"},
+            "shape": {"type": "array", "maxItems": 32, "items": {"type": "integer", "minimum": 0}},
+            "datatype": {"type": "string", "enum": list(DATATYPES)},
+            "parameters": _PARAMETERS,
+            "data": {"type": "array", "items": {}},
+        },
+    },
+    "InferRequest": {
+        "type": "object",
+        "required": ["inputs"],
+        "properties": {
+            "id": {"type": "string"},
+            "parameters": _PARAMETERS,
+            "inputs": {"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/Tensor"}},
+            "outputs": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "required": ["name"],
+                    "properties": {"name": {"type": "string"}, "parameters": _PARAMETERS},
+                },
+            },
+        },
+    },
+    "InferResponse": {
+        "type": "object",
+        "required": ["model_name", "model_version", "outputs"],
+        "properties": {
+            "model_name": {"type": "string"},
+            "model_version": {"type": "string"},
+            "id": {"type": "string"},
+            "outputs": {"type": "array", "items": {"$ref": "#/components/schemas/Tensor"}},
+        },
+    },
+}
+_BODIES: dict[str, Any] = {
+    "/v2/repository/index": {"type": "object", "properties": {"ready": {"type": "boolean"}}},
+    "/v2/repository/models/{name}/load": {"type": "object", "properties": {"parameters": _PARAMETERS}},
+    "/v2/repository/models/{name}/unload": {"type": "object", "properties": {"parameters": _PARAMETERS}},
+    "/v1/models/{name}/plan": {
+        "type": "object",
+        "required": ["shapes"],
+        "properties": {
+            "shapes": {
+                "type": "object",
+                "additionalProperties": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+            }
+        },
+    },
+}
+
+
+def document(web: FastAPI) -> dict[str, Any]:
+    """The whole document, made once."""
+    if web.openapi_schema is None:
+        schema = get_openapi(title=web.title, version=web.version, routes=web.routes)
+        components = schema.setdefault("components", {}).setdefault("schemas", {})
+        components.clear()  # FastAPI's validation errors, which never leave this server
+        components.update(_SCHEMAS)
+        for path, operations in schema["paths"].items():
+            for operation in operations.values():
+                operation["responses"] = {"200": {"description": "done"}, **_errors()}
+                if path in _BODIES:
+                    operation["requestBody"] = {"content": {_JSON: {"schema": _BODIES[path]}}}
+        for path, names in (
+            ("/v1/models/{name}/infer", ["name"]),
+            ("/v2/models/{name}/infer", ["name"]),
+            ("/v2/models/{name}/versions/{version}/infer", ["name", "version"]),
+        ):
+            schema["paths"][path] = {"post": _infer(names)}
+        web.openapi_schema = schema
+    return web.openapi_schema
+
+
+def _infer(names: list[str]) -> dict[str, Any]:
+    request = {"schema": {"$ref": "#/components/schemas/InferRequest"}}
+    answer = {"schema": {"$ref": "#/components/schemas/InferResponse"}}
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
+    ]
+    return {
+        "tags": ["inference"],
+        "summary": "Run a model on one request",
+        "description": "JSON, or the binary tensor extension: Inference-Header-Content-Length bytes of JSON, then the "
+        "tensors that carry binary_data_size, little-endian and row-major.",
+        "parameters": parameters,
+        "requestBody": {"required": True, "content": {_JSON: request}},
+        "responses": {"200": {"description": "the outputs", "content": {_JSON: answer}}, **_errors()},
+    }
+
+
+def _errors() -> dict[str, Any]:
+    body = {_JSON: {"schema": {"$ref": "#/components/schemas/Error"}}}
+    return {status: {"description": text, "content": body} for status, text in _ERROR_STATUSES.items()}

@@ -1,0 +1,178 @@
+"""The models being served: their states, and the way from one to the next. A new version is compiled, loaded
+and probed before the old one goes, and the old one goes when its last request is answered; a failed load
+changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+
+from dlcb.compiler import CompilerError
+from dlcb.server.batcher import Batcher
+from dlcb.server.errors import NotReady, ServerError
+from dlcb.server.metrics import Metrics
+from dlcb.server.model import Cells, ServedModel
+from dlcb.server.process import Compiled
+from dlcb.server.repository import Repository, version_order
+from dlcb.server.settings import Model
+from dlcb.server.supervisor import Supervisor
+from dlcb.server.types import State
+
+DRAIN_STEP = 0.01  # seconds between looks at a model that is going
+
+log = logging.getLogger("dlcb.registry")
+
+Progress = Callable[[str, str, float], None]
+
+
+class LoadFailed(ServerError):
+    """A model did not compile or load; `cause` is the error of the stage that failed."""
+
+    def __init__(self, message: str, cause: Exception) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+class Registry:
+    """Loaded versions of each name."""
+
+    def __init__(
+        self, repository: Repository, supervisor: Supervisor, batcher: Batcher, metrics: Metrics
+    ) -> None:
+        self.repository = repository
+        self._supervisor = supervisor
+        self._batcher = batcher
+        self._metrics = metrics
+        self._served: dict[str, dict[str, ServedModel]] = {}
+        self._newest: dict[str, ServedModel] = {}
+        self._states: dict[tuple[str, str], tuple[State, str]] = {}
+        self._locks: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._handles = 0
+
+    def get(self, name: str, version: str | None = None) -> ServedModel:
+        """The version that serves, the newest when none is named. NotFound, or NotReady with the state's
+        reason."""
+        found = self._newest.get(name) if version is None else self._served.get(name, {}).get(version)
+        if found is not None:
+            return found
+        if version is None:
+            entry = self.repository.versions(name)[0]
+        else:
+            entry = self.repository.find(name, version)
+        state, reason = self.state(entry.name, entry.version)
+        raise NotReady(
+            f"model '{name}' version '{entry.version}' is {state.lower()}{f': {reason}' if reason else ''}"
+        )
+
+    def served(self) -> list[ServedModel]:
+        return [model for versions in self._served.values() for model in versions.values()]
+
+    def state(self, name: str, version: str) -> tuple[State, str]:
+        """The state and, when it is not READY, the reason."""
+        return self._states.get((name, version), (State.UNAVAILABLE, "not loaded"))
+
+    def all_ready(self) -> bool:
+        """Whether every model that the configuration wants loaded takes requests."""
+        return all(
+            entry.version in self._served.get(entry.name, {}) for entry in self.repository.all() if entry.load
+        )
+
+    def index(self, ready: bool = False) -> list[dict[str, str]]:
+        """Name, version, state and reason of every registered version; with `ready` of those that serve."""
+        entries = []
+        for entry in self.repository.all():
+            state, reason = self.state(entry.name, entry.version)
+            if not ready or state is State.READY:
+                entries.append(
+                    {"name": entry.name, "version": entry.version, "state": state.value, "reason": reason}
+                )
+        return entries
+
+    async def load(self, entry: Model, progress: Progress | None = None) -> ServedModel:
+        """Compile, load and probe a registered version, then let it serve. LoadFailed leaves what served
+        before."""
+        place = (entry.name, entry.version)
+        async with self._locks[place]:
+            old = self._served.get(entry.name, {}).get(entry.version)
+            if old is None:
+                self._states[place] = (State.LOADING, "")
+            try:
+                model = await self._bring_up(entry, progress)
+            except (CompilerError, ServerError) as error:
+                log.error(
+                    "a model did not load", extra={"fields": {"model": entry.name, "error": str(error)}}
+                )
+                if old is None:
+                    self._states[place] = (State.UNAVAILABLE, str(error))
+                raise LoadFailed(
+                    f"model '{entry.name}' version '{entry.version}' did not load: {error}", error
+                ) from error
+            self._served.setdefault(entry.name, {})[entry.version] = model
+            self._settle(entry.name)
+            self._states[place] = (State.READY, "")
+            self._metrics.model_ready.cell(*place).value = 1
+            if old is not None:
+                await self._retire(old)
+            return model
+
+    async def unload(self, name: str, version: str | None = None) -> None:
+        """Stop serving a version (all of them when none is named): new requests are refused, accepted ones
+        answered."""
+        self.repository.versions(name)
+        if version is not None:
+            self.repository.find(name, version)
+        for model in list(self._served.get(name, {}).values()):
+            if version is not None and model.version != version:
+                continue
+            place = (name, model.version)
+            async with self._locks[place]:
+                if self._served.get(name, {}).pop(model.version, None) is None:
+                    continue
+                self._settle(name)
+                self._states[place] = (State.UNLOADING, "")
+                self._metrics.model_ready.cell(*place).value = 0
+                await self._retire(model)
+                self._states[place] = (State.UNAVAILABLE, "unloaded")
+
+    async def _bring_up(self, entry: Model, progress: Progress | None) -> ServedModel:
+        source = entry.source(self.repository.folder)
+        self._handles += 1
+        model = ServedModel(
+            handle=self._handles,
+            source=source,
+            batching=entry.batching,
+            limits=entry.limits,
+            cells=Cells(self._metrics, entry.name),
+        )
+        report = None if progress is None else lambda stage, fraction: progress(entry.name, stage, fraction)
+        compiled: Compiled = await self._supervisor.compiler.compile(source, "load", report)
+        model.compiled(compiled.signature, compiled.artifact_key, compiled.report)
+        model.compile_seconds = compiled.seconds
+        tier = "jit" if any(spec.dims is None for spec in compiled.signature.inputs) else "dynamic"
+        self._metrics.compile_seconds.cell(entry.name, tier, "load").observe(compiled.seconds)
+        self._metrics.compile_seconds.cell(
+            entry.name, tier, "request"
+        )  # there and 0: a request never compiles
+        if progress is not None:
+            progress(entry.name, "load", 1.0)
+        model.load_seconds = await self._supervisor.load(model)
+        model.state = State.READY
+        return model
+
+    def _settle(self, name: str) -> None:
+        """Choose the version that unversioned requests get."""
+        versions = self._served.get(name, {})
+        if versions:
+            self._newest[name] = versions[max(versions, key=version_order)]
+        else:
+            self._newest.pop(name, None)
+
+    async def _retire(self, model: ServedModel) -> None:
+        model.state = State.UNLOADING
+        while model.unanswered:
+            await asyncio.sleep(DRAIN_STEP)
+        self._supervisor.unload(model)
+        model.state = State.UNAVAILABLE
