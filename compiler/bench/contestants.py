@@ -1,0 +1,93 @@
+"""Who runs in a benchmark: eager PyTorch, torch.compile in its modes, and our tiers, each as a prepared call at one shape."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import nn
+
+Call = Callable[[], object]
+
+
+class Contestant(Protocol):
+    """`prepare(inputs)` gives a call at these inputs' shapes, with whatever compile that takes done; `seconds` is its cost."""
+
+    name: str
+
+    def prepare(self, inputs: Sequence[torch.Tensor]) -> Call: ...
+
+
+@dataclass
+class Eager:
+    module: nn.Module
+    name: str = "eager"
+
+    def prepare(self, inputs: Sequence[torch.Tensor]) -> Call:
+        return lambda: self.module(*inputs)
+
+
+@dataclass
+class EagerGraph:
+    """Eager recorded once into a CUDA graph: what remains of eager without its launch costs."""
+
+    module: nn.Module
+    name: str = "eager graph"
+
+    def prepare(self, inputs: Sequence[torch.Tensor]) -> Call:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                self.module(*inputs)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.module(*inputs)
+        return graph.replay
+
+
+class TorchCompile:
+    """torch.compile. `seconds` adds up the first calls, which compile."""
+
+    def __init__(self, module: nn.Module, name: str, **options: object) -> None:
+        self.name = name
+        self.seconds = 0.0
+        self._call = torch.compile(module, **options)
+
+    def prepare(self, inputs: Sequence[torch.Tensor]) -> Call:
+        start = time.perf_counter()
+        self._call(*inputs)
+        if inputs and inputs[0].is_cuda:
+            torch.cuda.synchronize()
+        self.seconds += time.perf_counter() - start
+        return lambda: self._call(*inputs)
+
+
+@dataclass
+class Ours:
+    """A compiled model; nothing is compiled for a shape."""
+
+    call: Callable[..., object]
+    name: str = "ours"
+
+    def prepare(self, inputs: Sequence[torch.Tensor]) -> Call:
+        return lambda: self.call(*inputs)
+
+
+def peers(module: nn.Module, names: Sequence[str]) -> list[Contestant]:
+    """The peers called `names`, in that order. KeyError names what exists."""
+    made: Mapping[str, Callable[[], Contestant]] = {
+        "eager": lambda: Eager(module),
+        "eager-graph": lambda: EagerGraph(module),
+        "compile": lambda: TorchCompile(module, "compile", dynamic=False),
+        "compile-dynamic": lambda: TorchCompile(module, "compile dynamic", dynamic=True),
+        "reduce-overhead": lambda: TorchCompile(module, "reduce-overhead", mode="reduce-overhead", dynamic=False),
+    }
+    unknown = [name for name in names if name not in made]
+    if unknown:
+        raise KeyError(f"unknown peers {', '.join(unknown)}: expected some of {', '.join(made)}")
+    return [made[name]() for name in names]

@@ -1,0 +1,196 @@
+"""What is measured: the survey's five graphs, vision and language models with random weights, and single kernels.
+
+Everything is an ordinary factory, registered like a user's own model, so that a benchmark takes the path that users take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from dlcb.compiler.errors import CaptureError
+from dlcb.compiler.source import InputDeclaration, ModelSource
+
+_HERE = "dlcb.compiler.bench.suites"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and the sizes it is measured at. `floor_bytes` per element of the batch, where memory bounds the graph."""
+
+    source: ModelSource
+    sizes: tuple[Mapping[str, int], ...]
+    dtype: str = "float32"
+    masks: Mapping[str, str] = field(default_factory=dict)  # input name -> how it is filled: "padding" or "ones"
+
+
+def _source(name: str, arguments: Mapping[str, Any], inputs: tuple[InputDeclaration, ...], outputs: int = 1) -> ModelSource:
+    names = tuple(f"output{k}" for k in range(outputs)) if outputs > 1 else ("output",)
+    return ModelSource(name, "1", factory=f"{_HERE}:{arguments.pop('factory')}", arguments=arguments, inputs=inputs, outputs=names)
+
+
+# ---- the survey's five graphs (fp32) ---------------------------------------------------------------------------------
+
+
+class ElementwiseChain(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        z = torch.relu(x + y) * 0.5
+        z = torch.sigmoid(z) + torch.tanh(z)
+        return torch.exp(-z * z) * y
+
+
+class NormalisationResidual(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        return functional.gelu(self.norm(x + residual)) + residual
+
+
+class ConvolutionBlock(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(channels)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.norm(self.convolution(x)) + x)
+
+
+class Perceptron(nn.Module):
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, hidden), nn.Linear(hidden, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(functional.gelu(self.up(x)))
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.project, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        parts = self.project(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        attended = functional.scaled_dot_product_attention(parts[0], parts[1], parts[2])
+        return self.out(attended.transpose(1, 2).reshape(batch, length, width))
+
+
+_SURVEY = {
+    "chain": lambda: ElementwiseChain(),
+    "normalisation": lambda: NormalisationResidual(1024),
+    "convolution": lambda: ConvolutionBlock(64),
+    "perceptron": lambda: Perceptron(1024, 4096),
+    "attention": lambda: SelfAttention(768, 12),
+}
+
+
+def survey_graph(graph: str) -> nn.Module:
+    """One of the survey's graphs, with fixed random weights; the convolution's norm has statistics that are not the identity."""
+    torch.manual_seed(0)
+    module = _SURVEY[graph]()
+    _randomize_norms(module)
+    return module
+
+
+def _randomize_norms(module: nn.Module) -> None:
+    for norm in module.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            nn.init.uniform_(norm.running_mean, -0.2, 0.2)
+            nn.init.uniform_(norm.running_var, 0.5, 1.5)
+            nn.init.uniform_(norm.weight, 0.5, 1.5)
+            nn.init.uniform_(norm.bias, -0.2, 0.2)
+
+
+def _survey() -> tuple[Case, ...]:
+    def declare(*inputs: tuple[str, tuple]) -> tuple[InputDeclaration, ...]:
+        return tuple(InputDeclaration(name, "float32", shape) for name, shape in inputs)
+
+    rows, image = ("batch", "length", 1024), ("batch", 64, "height", "width")
+    return (
+        Case(_source("chain", {"factory": "survey_graph", "graph": "chain"}, declare(("x", rows), ("y", rows))),
+             ({"batch": 16, "length": 4096},)),
+        Case(_source("normalisation", {"factory": "survey_graph", "graph": "normalisation"},
+                     declare(("x", rows), ("residual", rows))), ({"batch": 16, "length": 4096},)),
+        Case(_source("convolution", {"factory": "survey_graph", "graph": "convolution"}, declare(("x", image))),
+             ({"batch": 16, "height": 56, "width": 56},)),
+        Case(_source("perceptron", {"factory": "survey_graph", "graph": "perceptron"}, declare(("x", ("rows", 1024)))),
+             ({"rows": 8192},)),
+        Case(_source("attention", {"factory": "survey_graph", "graph": "attention"},
+                     declare(("x", ("batch", "length", 768)))), ({"batch": 16, "length": 512},)),
+    )  # fmt: skip
+
+
+# ---- models with random weights ----------------------------------------------------------------------------------------
+
+VISION = ("resnet18", "resnet50", "mobilenet_v2", "efficientnet_b0", "vit_b_16")
+
+
+def vision_model(name: str, dtype: str) -> nn.Module:
+    """A torchvision model with random weights and norms that do something."""
+    try:
+        import torchvision  # only this factory needs it; the compiler does not
+    except ImportError as error:
+        raise CaptureError(f"benchmark {name}: needs torchvision: {error}", stage="capture") from error
+    torch.manual_seed(0)
+    module = torchvision.models.get_model(name, weights=None)
+    _randomize_norms(module)
+    return module.to(getattr(torch, dtype))
+
+
+class BertEncoder(nn.Module):
+    """BERT base with random weights; gives the last hidden state."""
+
+    def __init__(self, masked: bool) -> None:
+        super().__init__()
+        from transformers import BertConfig, BertModel  # only this factory needs it
+
+        self.masked = masked
+        self.bert = BertModel(BertConfig(attn_implementation="sdpa"), add_pooling_layer=False)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
+        return self.bert(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+
+
+def bert(dtype: str, masked: bool) -> nn.Module:
+    torch.manual_seed(0)
+    return BertEncoder(masked).to(getattr(torch, dtype))
+
+
+def _vision(name: str, dtype: str) -> Case:
+    shape = ("batch", 3, 224, 224) if name == "vit_b_16" else ("batch", 3, "height", "width")
+    sizes = tuple({"batch": b, "height": 224, "width": 224} for b in (1, 16, 64))
+    source = _source(name, {"factory": "vision_model", "name": name, "dtype": dtype}, (InputDeclaration("x", dtype, shape),))
+    return Case(source, sizes, dtype)
+
+
+def _bert(dtype: str, masked: bool) -> Case:
+    inputs = [InputDeclaration("input_ids", "int64", ("batch", "length"), (0, 30522))]
+    if masked:
+        inputs.append(InputDeclaration("attention_mask", "int64", ("batch", "length"), (0, 2)))
+    name = "bert" if masked else "bert_unmasked"
+    source = _source(name, {"factory": "bert", "dtype": dtype, "masked": masked}, tuple(inputs))
+    sizes = tuple({"batch": b, "length": 128} for b in (1, 16, 64))
+    return Case(source, sizes, dtype, {"attention_mask": "padding"} if masked else {})
+
+
+def models(dtype: str) -> tuple[Case, ...]:
+    return (*(_vision(name, dtype) for name in VISION), _bert(dtype, True), _bert(dtype, False))
+
+
+SUITES = {"survey": lambda device: _survey(), "models": lambda device: models("float16" if device == "cuda" else "float32")}
+
+
+def cases(suite: str, device: str) -> tuple[Case, ...]:
+    """The cases of a suite. KeyError names what exists."""
+    if suite not in SUITES:
+        raise KeyError(f"unknown suite {suite!r}: expected one of {', '.join(SUITES)}")
+    return SUITES[suite](device)

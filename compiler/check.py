@@ -1,0 +1,64 @@
+"""The load check: a fresh artifact's outputs against eager PyTorch at shapes drawn from the signature's edges.
+
+A model that disagrees is served by eager PyTorch from then on (quarantined): said in the log, the report and a metric, and
+kept as a reproduction on disk. The verdict is part of the artifact, so a warm load does not repeat it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from dlcb.compiler.artifact import Artifact, load_artifact, publish_again
+from dlcb.compiler.bridge.agreement import Deviation, Reference, compare, draw_sizes, random_inputs, shapes_of
+from dlcb.compiler.errors import CompilerError
+from dlcb.compiler.options import CompileOptions, cache_folder
+from dlcb.compiler.source import ModelSource
+from dlcb.compiler.thunks.model import load_model
+from dlcb.kernel_cache import Store
+
+logger = logging.getLogger("dlcb.compiler.check")
+
+
+def disagreements(
+    source: ModelSource, artifact_key: str, module: torch.nn.Module, store: Store, *, device: str, count: int, seed: int
+) -> list[Deviation]:
+    """The deviations beyond tolerance at up to `count` shapes; a call that fails where eager does not is one as well."""
+    model = load_model(source, artifact_key, store, device=device)
+    reference = Reference(module)
+    found: list[Deviation] = []
+    for number, sizes in enumerate(draw_sizes(model.signature, count, seed)):
+        shapes = shapes_of(model.signature, sizes)
+        inputs = random_inputs(source, shapes, seed + number)
+        try:
+            reference.eager(list(inputs.values()))
+        except (RuntimeError, IndexError, ValueError):
+            continue  # eager itself refuses this shape
+        try:
+            rows = compare(model.call, reference, inputs, source.outputs)
+        except CompilerError as error:
+            rows = [Deviation(shapes, "*", 0, 0, False, f"{type(error).__name__}: {error}")]
+        found.extend(row for row in rows if not row.agrees)
+    return found
+
+
+def quarantine_reason(found: Sequence[Deviation]) -> str:
+    """One line for people: the first deviation and how many there are."""
+    first = found[0]
+    what = first.reason or f"error {first.error:.2e}, eager's own {first.eager_error:.2e}"
+    return f"{len(found)} deviations from eager; first: output {first.output} at {dict(first.shapes)}: {what}"
+
+
+def write_reproduction(source: ModelSource, artifact: Artifact, found: Sequence[Deviation]) -> Path:
+    """What is needed to see the disagreement again: source, graph text and the shapes, under the cache folder."""
+    folder = cache_folder() / "reproductions"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = folder / f"{source.name}-{source.version}.json"
+    deviations = [{"shapes": dict(d.shapes), "output": d.output, "error": d.error, "eager_error": d.eager_error,
+                   "reason": d.reason} for d in found]  # fmt: skip
+    path.write_text(json.dumps({"source": source.to_json(), "graph": artifact.graph, "deviations": deviations}, indent=1))
+    return path
