@@ -46,14 +46,16 @@ test-slow: $(VENV)/.installed-test compiler-found ## Run the tests that take min
 	$(BIN)/python -m pytest -m 'slow and not device' $(PYTEST_ARGS)
 
 # The interpreter in PYTHON if it has what GPU tests need (torch, CuPy, numpy, pytest), so that they run on a
-# machine where nothing can be installed; else the one in .venv.
+# machine where nothing can be installed; else the one in .venv. Only files with such a test are read: the others
+# import what that machine may lack.
 .PHONY: test-gpu
 test-gpu: build/import ## Run the GPU tests
 	@python=$(PYTHON); \
 	if ! $$python -c 'import torch, cupy, numpy, pytest' 2>/dev/null; then \
 		$(MAKE) --no-print-directory $(VENV)/.installed-test; python=$(BIN)/python; \
 	fi; \
-	PYTHONPATH=$(CURDIR)/build/import$${PYTHONPATH:+:$$PYTHONPATH} $$python -m pytest -m device $(PYTEST_ARGS)
+	PYTHONPATH=$(CURDIR)/build/import$${PYTHONPATH:+:$$PYTHONPATH} $$python -m pytest -m device \
+		$(PYTEST_ARGS) $$(grep -rl --include='test_*.py' 'mark\.device' tests)
 
 .PHONY: lint
 lint: $(VENV)/.installed-test build/import ## Check style, formatting and types

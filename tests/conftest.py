@@ -16,14 +16,23 @@ import pytest
 ON_CI = os.environ.get("CI") == "true"
 
 
+OPTIONAL_PLUGINS = {  # plugin: its option in pyproject.toml, its marker
+    "pytest_timeout": ("timeout", "timeout(seconds): the longest a test may take"),
+    "pytest_asyncio": ("asyncio_default_fixture_loop_scope", "asyncio: a coroutine"),
+}
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    # The GPU tests run where these plugins may be missing; their options stand in pyproject.toml.
-    if importlib.util.find_spec("pytest_timeout") is None:
-        parser.addini("timeout", "seconds a test may take (unused without pytest-timeout)")
-    if importlib.util.find_spec("pytest_asyncio") is None:
-        parser.addini(
-            "asyncio_default_fixture_loop_scope", "loop of a fixture (unused without pytest-asyncio)"
-        )
+    # The GPU tests run where these plugins may be missing: their options must then mean nothing, not fail.
+    for plugin, (option, _) in OPTIONAL_PLUGINS.items():
+        if importlib.util.find_spec(plugin) is None:
+            parser.addini(option, f"unused without {plugin}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for plugin, (_, marker) in OPTIONAL_PLUGINS.items():
+        if importlib.util.find_spec(plugin) is None:
+            config.addinivalue_line("markers", marker)
 
 
 @pytest.fixture(scope="session")
