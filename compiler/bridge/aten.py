@@ -1,0 +1,32 @@
+"""The table of ATen operators: for each the function that says it in our own operators. What has no row, or whose row
+refuses, becomes an eager node."""
+
+from __future__ import annotations
+
+from dlcb.compiler.bridge import aten_network, aten_pointwise, aten_reduce, aten_shape
+from dlcb.compiler.bridge.emit import Row
+
+ROWS: dict[str, Row] = {**aten_pointwise.ROWS, **aten_shape.ROWS, **aten_reduce.ROWS, **aten_network.ROWS}
+
+# Checks that tracing leaves behind. They state facts of the trace (a type, a device) and compute nothing.
+ASSERTIONS = frozenset(
+    {
+        "aten._assert_tensor_metadata.default",
+        "aten._assert_async.msg",
+        "aten._assert_scalar.default",
+        "aten.sym_constrain_range.default",
+        "aten.sym_constrain_range_for_size.default",
+    }
+)
+
+
+def find(target: str) -> tuple[Row | None, bool]:
+    """The row for an operator such as "aten.add.Tensor", and whether it is an in-place form ("aten.add_.Tensor"), which
+    uses the row of the functional one."""
+    if target in ROWS:
+        return ROWS[target], False
+    namespace, _, rest = target.partition(".")
+    name, _, overload = rest.partition(".")
+    if name.endswith("_") and not name.endswith("__"):
+        return ROWS.get(f"{namespace}.{name[:-1]}.{overload}"), True
+    return None, False

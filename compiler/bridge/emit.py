@@ -1,0 +1,199 @@
+"""What the rows of the ATen tables build with: the graph builder in PyTorch's terms, with its element types and its rules
+of type promotion. Rows see values, numbers, sizes (integers, or expressions where the size follows an input), nothing of fx."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from dlcb.compiler.dtype import BOOL, INT64, DType, dtype
+from dlcb.compiler.errors import UnsupportedOperator
+from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.node import ONE, as_expr, equal, product
+from dlcb.compiler.ir import ops
+from dlcb.compiler.ir.graph import GraphBuilder, Value
+from dlcb.compiler.ir.op import Op
+from dlcb.compiler.shapes.system import Provenance
+
+Row = Callable[..., Any]  # row(emit, *arguments, **keywords) -> Value, or a tuple or list of them
+Size = int | Expr
+
+_TORCH = {
+    name: getattr(torch, name)
+    for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+}
+_OURS = {torch_type: dtype(name) for name, torch_type in _TORCH.items()}
+
+
+def to_torch(ours: DType) -> torch.dtype:
+    """PyTorch's name of an element type."""
+    return _TORCH[ours.name]
+
+
+def from_torch(torch_type: torch.dtype) -> DType:
+    """Our row for PyTorch's element type; UnsupportedOperator for complex and quantised ones."""
+    if torch_type not in _OURS:
+        raise UnsupportedOperator(f"element type {torch_type} has no counterpart")
+    return _OURS[torch_type]
+
+
+class Emit:
+    """Adds nodes to a graph for the row that is being lowered."""
+
+    def __init__(self, build: GraphBuilder, observed: Callable[[Expr], tuple[int, ...] | None]) -> None:
+        self.build = build
+        self.system = build.system
+        self.observed = observed  # the values a size had in the traces; None where it is known at run time only
+        self.single = False  # one trace only: literals are matched to sizes by their place
+        self.operator = ""  # the ATen operator being lowered, for messages
+
+    # ---- nodes --------------------------------------------------------------------------------------------------------
+
+    def apply(self, op: Op, *inputs: Value, **attributes: Any) -> Value:
+        return self.build.apply(op, *inputs, **attributes)
+
+    def scalar(self, value: float | Expr, kind: DType) -> Value:
+        """A rank-0 tensor."""
+        return self.apply(ops.full, shape=(), value=value, dtype=kind)
+
+    def cast(self, x: Value, kind: DType) -> Value:
+        return x if x.dtype is kind else self.apply(ops.cast, x, dtype=kind)
+
+    def reshape(self, x: Value, shape: Iterable[Size]) -> Value:
+        """`x` with sizes that are already known to hold as many elements."""
+        shape = tuple(as_expr(size) for size in shape)
+        return x if shape == x.shape else self.apply(ops.reshape, x, shape=shape)
+
+    def unsqueeze(self, x: Value, axis: int) -> Value:
+        return self.reshape(x, (*x.shape[:axis], ONE, *x.shape[axis:]))
+
+    def drop(self, x: Value, axes: Sequence[int]) -> Value:
+        """`x` without `axes`, whose sizes are 1."""
+        return self.reshape(x, [size for axis, size in enumerate(x.shape) if axis not in axes])
+
+    def permute(self, x: Value, order: Sequence[int]) -> Value:
+        order = tuple(order)
+        return x if order == tuple(range(x.rank)) else self.apply(ops.permute, x, order=order)
+
+    def concat(self, parts: Sequence[Value], axis: int) -> Value:
+        return parts[0] if len(parts) == 1 else self.apply(ops.concat, *parts, axis=axis)
+
+    # ---- axes and sizes -----------------------------------------------------------------------------------------------
+
+    def axis(self, axis: int, rank: int) -> int:
+        """The non-negative axis that PyTorch means; rank 0 counts as 1."""
+        return axis % max(rank, 1)
+
+    def axes(self, axes: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
+        """Sorted axes; None and the empty list mean all."""
+        if axes is None or (not isinstance(axes, int) and not axes):
+            return tuple(range(rank))
+        return tuple(sorted({self.axis(axis, rank) for axis in ((axes,) if isinstance(axes, int) else axes)}))
+
+    def require(self, condition: Expr, detail: str) -> None:
+        self.system.require(condition, Provenance(self.operator, self.build.source, detail))
+
+    def equal(self, a: Expr, b: Expr, detail: str) -> Expr:
+        """State that two sizes are equal; gives the simpler one."""
+        return self.system.equal(a, b, Provenance(self.operator, self.build.source, detail))
+
+    def is_one(self, size: Expr) -> bool:
+        return self.system.known(equal(size, ONE)) is True
+
+    def literal(self, size: Size, what: str) -> int:
+        """The integer that `size` must be; UnsupportedOperator where it follows an input."""
+        if isinstance(size, int):
+            return size
+        simple = self.system.simplify(size)
+        if not simple.is_const:
+            raise UnsupportedOperator(f"{what} must be a constant, found {simple!r}", node=self.operator)
+        return simple.value
+
+    def pieces(self, extent: Expr, size: Size) -> int:
+        """How many pieces of `size` the axis was cut into in every trace; stated as a fact where the axis is free."""
+        values, sizes = self.observed(extent), self.observed(as_expr(size))
+        if values is None or sizes is None:
+            raise UnsupportedOperator(f"pieces of an axis whose size {extent!r} is known at run time only", node=self.operator)
+        counts = {-(-value // each) if each else 1 for value, each in zip(values, sizes, strict=True)}
+        if len(counts) > 1:
+            raise UnsupportedOperator(f"{sorted(counts)} pieces in different traces", node=self.operator)
+        count = max(counts.pop(), 1)
+        self.require(as_expr(size) * (count - 1) <= extent, f"{count} pieces of {size!r} in {extent!r}")
+        self.require(extent <= as_expr(size) * count, f"{count} pieces of {size!r} in {extent!r}")
+        return count
+
+    def quotient(self, dividends: Iterable[Size], divisors: Iterable[Size]) -> Expr:
+        """The product of `dividends` divided by that of `divisors`, equal factors cancelled; divisibility is stated."""
+        above, below = factors(dividends), factors(divisors)
+        for factor in list(below):
+            if factor in above:
+                above.remove(factor)
+                below.remove(factor)
+        numerator, denominator = product(above), product(below)
+        if denominator is ONE:
+            return numerator
+        why = Provenance(self.operator, self.build.source, f"{numerator!r} divided by {denominator!r}")
+        return self.system.exact_quotient(numerator, denominator, why)
+
+    # ---- element types ------------------------------------------------------------------------------------------------
+
+    def result_type(self, *operands: Any) -> DType:
+        """The type PyTorch gives to arithmetic on these values and Python numbers."""
+        return from_torch(torch.result_type(*_stand_ins(operands)) if len(operands) > 1 else to_torch(operands[0].dtype))
+
+    def operands(self, *operands: Any, kind: DType | None = None) -> list[Value]:
+        """The operands as values of one type: `kind`, or what PyTorch promotes them to."""
+        if kind is None:
+            kind = self.result_type(*operands)
+        return [self.cast(x, kind) if isinstance(x, Value) else self.scalar(_number(x, kind), kind) for x in operands]
+
+    def floating(self, x: Value) -> Value:
+        """`x`, or its conversion to the default type where it holds no floats."""
+        return x if x.dtype.is_float else self.cast(x, from_torch(torch.get_default_dtype()))
+
+    def boolean(self, x: Value) -> Value:
+        return self.cast(x, BOOL)
+
+    def summed(self, x: Value, kind: torch.dtype | None) -> Value:
+        """`x` in the type its sum is kept in: what was asked for, else int64 for integers and booleans."""
+        if kind is not None:
+            return self.cast(x, from_torch(kind))
+        return x if x.dtype.is_float else self.cast(x, INT64)
+
+
+def factors(sizes: Iterable[Size]) -> list[Expr]:
+    """The factors of a product, products taken apart and constants joined."""
+    factors: list[Expr] = []
+    constant = 1
+    stack = [as_expr(size) for size in sizes]
+    while stack:
+        size = stack.pop()
+        if size.op == "mul":
+            stack.extend(size.args)
+        elif size.is_const:
+            constant *= size.value
+        else:
+            factors.append(size)
+    return [*factors, as_expr(constant)] if constant != 1 else factors
+
+
+def _number(value: Any, kind: DType) -> Any:
+    if isinstance(value, Expr):
+        return value
+    if kind.is_float:
+        return float(value)
+    return bool(value) if kind is BOOL else int(value)
+
+
+def _stand_ins(operands: Sequence[Any]) -> list[Any]:
+    """Meta tensors and numbers that promote as the operands do: rank 0 gives way to rank 1, numbers to both."""
+    return [
+        torch.empty((1,) * min(x.rank, 1), dtype=to_torch(x.dtype), device="meta")
+        if isinstance(x, Value)
+        else 1
+        if isinstance(x, Expr)
+        else x
+        for x in operands
+    ]

@@ -1,0 +1,81 @@
+"""The sizes of a reshape: a reshape splits and merges contiguous groups of dims. That finds what -1 stands for, and with a
+single trace which of the literals follow an input, also where sizes happen to be equal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from dlcb.compiler.bridge.emit import Emit, Size, factors
+from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.node import as_expr, product
+
+
+def resolve(e: Emit, dims: Sequence[Expr], shape: Sequence[Size]) -> tuple[Expr, ...]:
+    """The sizes that `dims` are reshaped to. `shape` may hold -1 once."""
+    if e.single:
+        shape = _match(e, dims, shape)
+    unknown = [k for k, size in enumerate(shape) if isinstance(size, int) and size == -1]
+    sizes: list[Any] = list(shape)
+    for k in unknown:
+        sizes[k] = e.quotient(dims, [size for j, size in enumerate(shape) if j != k])
+    return tuple(as_expr(size) for size in sizes)
+
+
+def _match(e: Emit, dims: Sequence[Expr], shape: Sequence[Size]) -> list[Size]:
+    """`shape` with literals replaced by the dims of the group they stand in, as far as the one trace shows."""
+    before = [observed[0] if (observed := e.observed(dim)) else None for dim in dims]
+    after = [observed[0] if (observed := e.observed(as_expr(size))) else None for size in shape]
+    if None in before or None in after or 0 in before or all(dim.is_const for dim in dims):
+        return list(shape)
+    known = math.prod(size for size in after if size != -1)
+    after = [math.prod(before) // known if size == -1 else size for size in after]
+    matched: list[Size] = []
+    for left, right in _groups(before, after):
+        matched += _within(e, [dims[k] for k in left], [before[k] for k in left], [after[k] for k in right],
+                           [shape[k] for k in right])  # fmt: skip
+    return matched
+
+
+def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[range, range]]:
+    """The finest cut of both lists into runs of equal product; a lone 1 joins the group before it."""
+    result: list[tuple[range, range]] = []
+    i = j = 0
+    while i < len(before) or j < len(after):
+        start_i, start_j = i, j
+        left = right = 1
+        while True:
+            if i < len(before) and (left <= right or j >= len(after)):
+                left *= before[i]
+                i += 1
+            elif j < len(after):
+                right *= after[j]
+                j += 1
+            else:
+                break
+            if left == right and i > start_i and j > start_j:
+                break
+        result.append((range(start_i, i), range(start_j, j)))
+    return result
+
+
+def _within(e: Emit, dims: list[Expr], before: list[int], after: list[int], shape: list[Size]) -> list[Size]:
+    """The sizes of one group: as they are, merged, or the group's factors in order; what is left over stays a literal."""
+    if len(after) == 1:
+        return [product(dims)]
+    if len(dims) == len(after) == 1 or before == after:
+        return list(dims)
+    symbols = [factor for factor in factors(dims) if not factor.is_const]
+    sizes: list[Any] = []
+    for value, size in zip(after, shape, strict=True):
+        if symbols and value != 1 and e.observed(symbols[0]) == (value,):
+            sizes.append(symbols.pop(0))
+        else:
+            sizes.append(size if isinstance(size, Expr) else value)
+    if symbols:  # one literal beside a factor that was not found whole holds the rest of the group
+        literals = [k for k, size in enumerate(sizes) if isinstance(size, int) and size == -1 or shape[k] == -1]
+        for k in literals[:1]:
+            sizes[k] = -1 if len(literals) == 1 else sizes[k]
+            sizes[k] = e.quotient(dims, [size for j, size in enumerate(sizes) if j != k])
+    return sizes
