@@ -1,0 +1,94 @@
+"""The CPU as a device: binaries are shared libraries, a launch is one call through ctypes that releases the
+interpreter lock, and flags lie in ordinary memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from dlcb.compiler.errors import ArtifactError
+from dlcb.compiler.host.interpreter import ConcreteLaunch
+from dlcb.compiler.runtime.device import STATUS_CELLS, Cells
+from dlcb.kernel_cache.store import Store
+
+
+class HostStatus:
+    """Flags in the process's own memory."""
+
+    def __init__(self, rows: int) -> None:
+        self._cells = Cells(STATUS_CELLS * rows)
+
+    def address_of(self, row: int) -> int:
+        return self._cells.address_of(STATUS_CELLS * row)
+
+    def raised(self) -> tuple[int, int, int, int] | None:
+        view = self._cells.view
+        if not any(view[::STATUS_CELLS]):
+            return None
+        row = next(k for k, flag in enumerate(view[::STATUS_CELLS]) if flag)
+        flag, position, value, _ = view[STATUS_CELLS * row : STATUS_CELLS * (row + 1)]
+        for cell in range(len(view)):
+            view[cell] = 0
+        return row, flag - 1, position, value
+
+
+class CpuDevice:
+    """Runs C++ kernels with PyTorch's number of threads, as it stands when a plan is prepared."""
+
+    name = "cpu"
+
+    def __init__(self) -> None:
+        self.torch_device = torch.device("cpu")
+
+    def load(self, key: str, store: Store) -> Callable[[str], Any]:
+        path = store.path(key)
+        if path is not None:
+            return _entry_points(ctypes.CDLL(str(path)))
+        payload = store.get(key)
+        if payload is None:
+            raise ArtifactError(
+                f"the store has no kernels under {key}: compile the model again", stage="load"
+            )
+        # A store without files: the library is opened from anonymous memory. The descriptor stays open,
+        # because the loader knows libraries by their path, and a number used again would name this one.
+        descriptor = os.memfd_create(key[:16], os.MFD_CLOEXEC)
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(payload)
+        return _entry_points(ctypes.CDLL(f"/proc/self/fd/{descriptor}"))
+
+    def launcher(
+        self, function: Any, launch: ConcreteLaunch, pointers: int, parameters: int, status: int
+    ) -> Callable[[], None]:
+        return partial(
+            function,
+            ctypes.c_void_p(pointers),
+            ctypes.c_void_p(parameters),
+            ctypes.c_void_p(status),
+            ctypes.c_int64(torch.get_num_threads()),
+        )
+
+    def status(self, rows: int) -> HostStatus:
+        return HostStatus(rows)
+
+    def stream(self) -> int:
+        return 0
+
+
+def _entry_points(library: ctypes.CDLL) -> Callable[[str], Any]:
+    def find(name: str) -> Any:
+        try:
+            function = library[name]
+        except AttributeError as error:
+            raise ArtifactError(
+                f"the library {library._name} has no kernel '{name}'", stage="load"
+            ) from error
+        function.restype = None
+        return function
+
+    return find

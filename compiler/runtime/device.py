@@ -1,0 +1,64 @@
+"""What the runtime asks of a device: load a binary, prepare a launch whose arguments lie in fixed cells of
+memory, keep the flags that kernels raise for bad indices. CPU and CUDA each give one implementation.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from dlcb.compiler.host.interpreter import ConcreteLaunch
+from dlcb.kernel_cache.store import Store
+
+STATUS_CELLS = 4  # int64 each: 0 or number of the check + 1, position, value, unused
+
+
+class Cells:
+    """A row of int64 cells at a fixed address, cheap to write one by one from Python."""
+
+    def __init__(self, count: int) -> None:
+        memory = bytearray(8 * count or 8)
+        self.view = memoryview(memory).cast("q")
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+    def address_of(self, cell: int) -> int:
+        return self.address + 8 * cell
+
+
+class Status(Protocol):
+    """Flags of the launches of one plan, STATUS_CELLS cells a launch."""
+
+    def address_of(self, row: int) -> int: ...
+
+    def raised(self) -> tuple[int, int, int, int] | None:
+        """(row, check number, position, value) of the first flag that is up, after waiting for the device;
+        the flags are down again afterwards."""
+        ...
+
+
+class Device(Protocol):
+    """A place to run on. One instance for each worker; not thread-safe."""
+
+    name: str
+    torch_device: torch.device
+
+    def load(self, key: str, store: Store) -> Callable[[str], Any]:
+        """A function from a kernel's name to its entry point, in the binary under `key`. ArtifactError when
+        the store no longer has it."""
+        ...
+
+    def launcher(
+        self, function: Any, launch: ConcreteLaunch, pointers: int, parameters: int, status: int
+    ) -> Callable[[], None]:
+        """A launch ready to run. `pointers`, `parameters` and `status` are addresses of cells that stay where
+        they are; what stands in the pointer cells when the launch runs is what the kernel gets."""
+        ...
+
+    def status(self, rows: int) -> Status: ...
+
+    def stream(self) -> int:
+        """What prepared launches are tied to: a plan of another stream is prepared again. 0 on the CPU."""
+        ...

@@ -1,0 +1,122 @@
+"""Runs a host program on a device: tensors in, tensors out. A known shape is one look-up and one prepared
+plan; a new one goes through the interpreter first, never through a compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from dlcb.compiler.host.interpreter import VECTOR_ALIGNMENT, Concrete, Interpreter
+from dlcb.compiler.host.program import Program
+from dlcb.compiler.runtime.plan import Plan, Surroundings
+from dlcb.compiler.runtime.shape_cache import ShapeCache
+
+
+class Ran(NamedTuple):
+    """Outputs in the program's order, and whether the plan of this shape was there."""
+
+    outputs: tuple[torch.Tensor, ...]
+    hit: bool
+
+
+class Executor:
+    """One program on one device. Used by one thread at a time; plans share memory."""
+
+    def __init__(self, program: Program, around: Surroundings, capacity: int = 512) -> None:
+        self.program, self.around = program, around
+        self.interpreter = Interpreter(program)
+        self.cache: ShapeCache[Plan | Concrete] = ShapeCache(capacity)
+        self._input_names = [given.name for given in program.inputs]
+        self._externals = self._needed_from_before()
+        self._outputs = [output.tensor for output in program.outputs]
+
+    def run(self, inputs: Sequence[torch.Tensor]) -> Ran:
+        """`inputs` in the program's order, contiguous, of its dtypes, on its device; outputs are memory of
+        their own.
+
+        ContractError, GuardError or IndexRangeError as the program's guards and checks say.
+        """
+        addresses = 0
+        for tensor in inputs:
+            addresses |= tensor.data_ptr()
+        aligned = not addresses % VECTOR_ALIGNMENT
+        shapes = tuple([tensor.shape for tensor in inputs])
+        plan, hit = self._plan((shapes, aligned), None, aligned)
+        if not plan.concrete.segment.binds:
+            plan.run(inputs)
+            return Ran(plan.show(), hit)
+        return self._run_segments(plan, inputs, shapes, aligned, hit)
+
+    def concrete(self, shapes: Sequence[Sequence[int]]) -> Concrete:
+        """The first segment's numbers at these input shapes, from the plan if there is one; prepares
+        nothing."""
+        key = tuple(tuple(shape) for shape in shapes)
+        found = self.cache.peek((key, True)) or self.cache.peek((key, False))
+        return _numbers(found) if found else self.interpreter.plan(self.interpreter.bind(shapes))
+
+    def is_cached(self, shapes: Sequence[Sequence[int]]) -> bool:
+        key = tuple(tuple(shape) for shape in shapes)
+        return (key, True) in self.cache or (key, False) in self.cache
+
+    def _plan(
+        self, key: tuple, sizes: dict[str, int] | None, aligned: bool, number: int = 0
+    ) -> tuple[Plan, bool]:
+        found = self.cache.get(key)
+        if found is None:
+            bound = self.interpreter.bind(key[0]) if sizes is None else sizes
+            return self._prepare(key, self.interpreter.plan(bound, number, aligned), number), False
+        if isinstance(found, Plan) and found.fits(self.around):
+            return found, True
+        return self._prepare(key, _numbers(found), number), True
+
+    def _prepare(self, key: tuple, concrete: Concrete, number: int) -> Plan:
+        memory = self.around.memory
+        generation = memory.generation
+        last = number == len(self.program.segments) - 1
+        plan = Plan(
+            concrete,
+            self.around,
+            self._externals[number],
+            len(self._input_names),
+            self._outputs if last else (),
+        )
+        if memory.generation != generation:
+            self.cache.replace_all(_numbers)  # the others would keep the old block alive
+        self.cache.put(key, plan)
+        return plan
+
+    # ---- programs with sizes that are known only at run time
+
+    def _needed_from_before(self) -> list[list[str]]:
+        """For each segment the buffers that come from outside: inputs, and what earlier segments hand on."""
+        handed_on = list(self._input_names)
+        needed: list[list[str]] = []
+        for segment in self.program.segments:
+            needed.append(list(handed_on))
+            handed_on += [
+                b.name for b in segment.buffers if b.place != "arena" and b.last >= len(segment.steps)
+            ]
+        return needed
+
+    def _run_segments(
+        self, plan: Plan, inputs: Sequence[torch.Tensor], shapes: tuple, aligned: bool, hit: bool
+    ) -> Ran:
+        sizes = dict(plan.concrete.sizes)
+        held = dict(zip(self._input_names, inputs, strict=True))
+        for number in range(len(self.program.segments)):
+            if number:
+                key = (shapes, aligned, number, tuple(sizes.values()))
+                plan, known = self._plan(key, dict(sizes), aligned, number)
+                hit = hit and known
+            frame = plan.run([held[name] for name in self._externals[number]])
+            held |= {name: frame[slot] for name, slot in plan.slots.items() if frame[slot] is not None}
+            for binding in plan.concrete.segment.binds:
+                sizes[binding.size] = held[binding.result].shape[binding.axis]
+        return Ran(plan.show(), hit)
+
+
+def _numbers(found: Plan | Concrete) -> Concrete:
+    return found.concrete if isinstance(found, Plan) else found

@@ -1,0 +1,34 @@
+"""The block of memory that all plans of a model share. It grows when a plan needs more; plans hold addresses
+in it, so each growth is a new generation, and a plan of an older one is prepared again before it runs.
+"""
+
+from __future__ import annotations
+
+import torch
+
+_GROWTH = 1.25  # a little more than asked for, so that slowly rising sizes do not prepare every plan anew
+
+
+class SharedArena:
+    """One block on one device. Plans that share it run one after another."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.generation = 0
+        self.block = torch.empty(0, dtype=torch.uint8, device=device)
+
+    @property
+    def bytes(self) -> int:
+        return self.block.numel()
+
+    def require(self, nbytes: int) -> None:
+        """Make the block at least this large. The old one lives on in plans that still point into it."""
+        if nbytes > self.bytes:
+            self.block = torch.empty(int(nbytes * _GROWTH), dtype=torch.uint8, device=self.block.device)
+            self.generation += 1
+
+    def tensor(
+        self, offset: int, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]
+    ) -> torch.Tensor:
+        """A tensor over the block. `offset` is in bytes, a multiple of the element's size."""
+        empty = torch.empty(0, dtype=dtype, device=self.block.device)
+        return empty.set_(self.block.untyped_storage(), offset // dtype.itemsize, shape, strides)

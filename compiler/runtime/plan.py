@@ -1,0 +1,384 @@
+"""A segment at one tuple of sizes, ready to run: launches with their arguments in place, calls with their
+operands prepared, as a flat list of functions. What changes from call to call, the caller's tensors and fresh
+results, is patched into cells before the list runs; nothing else happens on a hit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from dlcb.compiler.errors import CompilerError
+from dlcb.compiler.host.index_error import index_error
+from dlcb.compiler.host.interpreter import Concrete, ConcreteCall, ConcreteLaunch, View
+from dlcb.compiler.host.program import Definition, EagerCall, IndexCheck
+from dlcb.compiler.runtime.device import STATUS_CELLS, Cells, Device
+from dlcb.compiler.runtime.memory import SharedArena
+from dlcb.compiler.runtime.types import TORCH
+
+Tensors = Sequence[torch.Tensor]
+# operands and, where the result has memory of ours, that: gives the call itself, which returns what it made
+Binder = Callable[[Tensors, torch.Tensor | None], Callable[[], Any]]
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What plans of one program need beside the sizes. `parameters` by buffer name, aligned to 64 bytes;
+    `functions` gives a kernel's entry point; `bind` prepares a library or eager call."""
+
+    device: Device
+    memory: SharedArena
+    functions: Callable[[str], Any]
+    parameters: Mapping[str, torch.Tensor]
+    bind: Callable[[ConcreteCall], Binder]
+    definitions: tuple[Definition, ...] = ()
+
+
+class Plan:
+    """A prepared segment. `run` may be called again and again, by one thread at a time.
+
+    `externals` names the buffers that each call brings along, in order: inputs, and what earlier segments
+    left; the first `inputs` of them belong to the caller. `outputs` names the tensors that `show` gives.
+    """
+
+    def __init__(
+        self,
+        concrete: Concrete,
+        around: Surroundings,
+        externals: Sequence[str],
+        inputs: int,
+        outputs: Sequence[str] = (),
+    ) -> None:
+        around.memory.require(concrete.arena_bytes)
+        self.concrete = concrete
+        self.generation = around.memory.generation
+        self.stream = around.device.stream()
+        builder = _Builder(concrete, around, externals, inputs)
+        self._frame = builder.frame
+        self._pointers = builder.pointers.view
+        self._externals = tuple(enumerate(tuple(builder.cells[name]) for name in externals))
+        self._results = tuple(builder.results)
+        self._steps = tuple(builder.steps)
+        self._checks = builder.checks
+        self._status = builder.status
+        self._definitions = around.definitions
+        self._held = builder.parameters, builder.spare_status  # launches know them by address only
+        self.slots = builder.slots
+        self._outputs = tuple(builder.output(name) for name in outputs)
+
+    @property
+    def steps(self) -> int:
+        """How many functions a run calls."""
+        return len(self._steps)
+
+    def fits(self, around: Surroundings) -> bool:
+        """Whether the plan's addresses and stream are still those to use."""
+        return self.generation == around.memory.generation and self.stream == around.device.stream()
+
+    def run(self, externals: Tensors) -> list[Any]:
+        """Run the steps over these tensors; gives the frame: base tensors by `slots`, valid until the next
+        run.
+
+        IndexRangeError when a kernel met a bad index: the results are then to be thrown away.
+        """
+        frame, pointers = self._frame, self._pointers
+        for (slot, cells), tensor in zip(self._externals, externals, strict=True):
+            frame[slot] = tensor
+            address = tensor.data_ptr()
+            for cell in cells:
+                pointers[cell] = address
+        for slot, cells, allocate in self._results:
+            frame[slot] = tensor = allocate()
+            address = tensor.data_ptr()
+            for cell in cells:
+                pointers[cell] = address
+        for step in self._steps:
+            step()
+        if self._status is not None:
+            self._raise_if_flagged()
+        return frame
+
+    def show(self) -> tuple[torch.Tensor, ...]:
+        """The outputs of the last run, as tensors that the plan no longer touches."""
+        frame = self._frame
+        shown = tuple([frame[slot] if view is None else view() for slot, view in self._outputs])
+        self.release()
+        return shown
+
+    def release(self) -> None:
+        """Let go of the tensors of the last run."""
+        self._frame[:] = [None] * len(self._frame)
+
+    def _raise_if_flagged(self) -> None:
+        flag = self._status.raised()
+        if flag is None:
+            return
+        row, number, position, value = flag
+        self.release()
+        raise index_error(self._checks[row][number], position, value, self.concrete.sizes, self._definitions)
+
+
+class _Builder:
+    """Turns the steps of a concrete segment into functions."""
+
+    def __init__(
+        self, concrete: Concrete, around: Surroundings, externals: Sequence[str], inputs: int
+    ) -> None:
+        self.concrete, self.around, self.inputs = concrete, around, inputs
+        self.buffers = {buffer.name: buffer for buffer in concrete.segment.buffers}
+        self.tensors = {tensor.name: tensor for tensor in concrete.segment.tensors}
+        self.slots = {name: slot for slot, name in enumerate(externals)}
+        for buffer in concrete.segment.buffers:
+            if buffer.place in ("result", "call"):
+                self.slots[buffer.name] = len(self.slots)
+        self.frame: list[Any] = [None] * len(self.slots)
+        self.cells: dict[str, list[int]] = {name: [] for name in self.slots}
+        self.checks: list[tuple[IndexCheck, ...]] = []
+        self.steps: list[Callable[[], Any]] = []
+
+        launches = [step for step in concrete.steps if isinstance(step, ConcreteLaunch)]
+        self.pointers = Cells(sum(len(launch.variant.buffers) for launch in launches))
+        self.parameters = Cells(sum(len(launch.parameters) for launch in launches))
+        flagged = sum(bool(launch.variant.checks) for launch in launches)
+        self.status = around.device.status(flagged) if flagged else None
+        self.spare_status = Cells(STATUS_CELLS)
+        self._next_pointer = self._next_parameter = 0
+        self._base = around.memory.block.data_ptr()
+
+        released = self._last_uses()
+        for number, step in enumerate(concrete.steps):
+            if isinstance(step, ConcreteLaunch):
+                self._launch(step)
+            elif step is not None:
+                self._call(step)
+            if number in released:
+                self.steps.append(partial(_forget, self.frame, released[number]))
+        self.results = [
+            (self.slots[buffer.name], tuple(self.cells[buffer.name]), self._allocation(buffer.name))
+            for buffer in concrete.segment.buffers
+            if buffer.place == "result"
+        ]
+
+    def _last_uses(self) -> dict[int, tuple[int, ...]]:
+        """Slots of returned memory that nothing reads after a step."""
+        released: dict[int, tuple[int, ...]] = {}
+        for buffer in self.concrete.segment.buffers:
+            if buffer.place == "call" and buffer.last < len(self.concrete.steps):
+                released[buffer.last] = (*released.get(buffer.last, ()), self.slots[buffer.name])
+        return released
+
+    def output(self, name: str) -> tuple[int, Callable[[], torch.Tensor] | None]:
+        """Slot of an output, or a function that gives it where the slot's tensor is not the output itself."""
+        tensor, view = self.tensors[name], self.concrete.views[name]
+        slot = self.slots.get(tensor.buffer, -1)
+        if slot < 0:
+            return slot, as_view(self.around.parameters[tensor.buffer], view).clone
+        if slot < self.inputs:
+            return slot, partial(_copy, self.frame, slot, view)
+        if tensor.buffer in self.buffers and self.buffers[tensor.buffer].place == "result":
+            base = self._shape(tensor.buffer)
+            return slot, None if base == view.shape else partial(_view, self.frame, slot, view)
+        return slot, partial(_view, self.frame, slot, view)
+
+    # ---- launches
+
+    def _launch(self, launch: ConcreteLaunch) -> None:
+        first_pointer, first_parameter = self._next_pointer, self._next_parameter
+        for cell, name in enumerate(launch.variant.buffers, first_pointer):
+            if name in self.cells:
+                self.cells[name].append(cell)
+            else:
+                self.pointers.view[cell] = self._address(name)
+        for cell, number in enumerate(launch.parameters, first_parameter):
+            self.parameters.view[cell] = number
+        self._next_pointer += len(launch.variant.buffers)
+        self._next_parameter += len(launch.parameters)
+        if launch.variant.checks and self.status is not None:
+            status = self.status.address_of(len(self.checks))
+            self.checks.append(launch.variant.checks)
+        else:
+            status = self.spare_status.address
+        run = self.around.device.launcher(
+            self.around.functions(launch.variant.kernel),
+            launch,
+            self.pointers.address_of(first_pointer),
+            self.parameters.address_of(first_parameter),
+            status,
+        )
+        self.steps.append(run)
+
+    def _address(self, name: str) -> int:
+        if name in self.concrete.offsets:
+            return self._base + self.concrete.offsets[name]
+        return self.around.parameters[name].data_ptr()
+
+    # ---- calls
+
+    def _call(self, call: ConcreteCall) -> None:
+        for checked, limits in zip(call.call.checks, call.ranges, strict=True):
+            self.steps.append(self._index_check(checked.tensor, checked.check, limits))
+        bind = self.around.bind(call)
+        operands = [self._operand(name) for name in call.call.inputs]
+        fixed = all(isinstance(operand, torch.Tensor) for operand in operands)
+        if isinstance(call.call, EagerCall):
+            run = bind(operands, None) if fixed else _late(bind, operands, None)
+            self.steps.append(
+                partial(_deliver_all, run, [self._delivery(n, True) for n in call.call.results])
+            )
+            return
+        result = call.call.result
+        if self._place(result) == "call":
+            run = bind(operands, None) if fixed else _late(bind, operands, None)
+            self.steps.append(partial(_deliver, run, self._delivery(result, False)))
+            return
+        out = self._operand(result)
+        if fixed and isinstance(out, torch.Tensor):
+            self.steps.append(bind(operands, out))
+        else:
+            self.steps.append(_late(bind, operands, out))
+
+    def _place(self, tensor: str) -> str:
+        return self.buffers[self.tensors[tensor].buffer].place
+
+    def _operand(self, name: str) -> torch.Tensor | Callable[[], torch.Tensor]:
+        """The tensor itself where its memory is known now, else a function that gives it during a run."""
+        tensor, view = self.tensors[name], self.concrete.views[name]
+        kind = TORCH[tensor.dtype]
+        if tensor.buffer in self.slots:
+            return partial(_view, self.frame, self.slots[tensor.buffer], view)
+        if tensor.buffer in self.concrete.offsets:
+            offset = self.concrete.offsets[tensor.buffer] + view.offset * kind.itemsize
+            return self.around.memory.tensor(offset, kind, view.shape, view.strides)
+        return as_view(self.around.parameters[tensor.buffer], view)
+
+    def _delivery(self, name: str, contiguous: bool) -> Callable[[torch.Tensor], None]:
+        tensor, view = self.tensors[name], self.concrete.views[name]
+        slot, cells = self.slots[tensor.buffer], self.cells[tensor.buffer]
+        return partial(_accept, self.frame, self.pointers.view, slot, cells, view, contiguous, name)
+
+    def _index_check(self, name: str, check: IndexCheck, limits: tuple[int, int]) -> Callable[[], None]:
+        operand = self._operand(name)
+        late = (lambda: operand) if isinstance(operand, torch.Tensor) else operand
+        return partial(_check_indices, late, check, limits, self.concrete.sizes, self.around.definitions)
+
+    def _allocation(self, name: str) -> Callable[[], torch.Tensor]:
+        kind = TORCH[self.buffers[name].dtype]
+        return partial(torch.empty, self._shape(name), dtype=kind, device=self.around.device.torch_device)
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        """The shape to allocate a result in: that of a tensor that is all of it, if there is one."""
+        elements = self.concrete.bytes[name] // TORCH[self.buffers[name].dtype].itemsize
+        for tensor in self.tensors.values():
+            view = self.concrete.views[tensor.name]
+            if tensor.buffer == name and is_whole(view, elements):
+                return view.shape
+        return (elements,)
+
+
+def is_whole(view: View, elements: int) -> bool:
+    """Whether a view is all of a buffer of so many elements, row-major."""
+    step = 1
+    for size, stride in zip(reversed(view.shape), reversed(view.strides), strict=True):
+        if stride != step and size != 1:
+            return False
+        step *= size
+    return step == elements and view.offset == 0
+
+
+def as_view(base: torch.Tensor, view: View) -> torch.Tensor:
+    """The view in the memory that starts where `base` does."""
+    if base.shape == view.shape and base.stride() == view.strides and not view.offset:
+        return base
+    return base.as_strided(view.shape, view.strides, base.storage_offset() + view.offset)
+
+
+def _view(frame: list, slot: int, view: View) -> torch.Tensor:
+    return as_view(frame[slot], view)
+
+
+def _copy(frame: list, slot: int, view: View) -> torch.Tensor:
+    return as_view(frame[slot], view).clone()
+
+
+def _forget(frame: list, slots: tuple[int, ...]) -> None:
+    for slot in slots:
+        frame[slot] = None
+
+
+def _late(bind: Binder, operands: Sequence[Any], out: Any) -> Callable[[], Any]:
+    """A call whose operands are known only during a run."""
+
+    def run() -> Any:
+        now = [operand if isinstance(operand, torch.Tensor) else operand() for operand in operands]
+        return bind(now, out() if callable(out) and not isinstance(out, torch.Tensor) else out)()
+
+    return run
+
+
+def _deliver(run: Callable[[], torch.Tensor], accept: Callable[[torch.Tensor], None]) -> None:
+    accept(run())
+
+
+def _deliver_all(run: Callable[[], Any], accepts: Sequence[Callable[[torch.Tensor], None]]) -> None:
+    made = run()
+    for accept, tensor in zip(accepts, [made] if isinstance(made, torch.Tensor) else made, strict=True):
+        accept(tensor)
+
+
+def _accept(
+    frame: list,
+    pointers: memoryview,
+    slot: int,
+    cells: Sequence[int],
+    view: View,
+    contiguous: bool,
+    name: str,
+    tensor: torch.Tensor,
+) -> None:
+    """Put a returned tensor where later steps look for it, in the layout that they expect."""
+    if any(expected not in (-1, found) for expected, found in zip(view.shape, tensor.shape, strict=True)):
+        raise CompilerError(
+            f"{name} was expected to have shape {list(view.shape)}, PyTorch returned {list(tensor.shape)}",
+            stage="run",
+        )
+    if contiguous:
+        tensor = tensor.contiguous()
+    elif not same_strides(view, tensor.stride()):
+        laid_out = torch.empty_strided(view.shape, view.strides, dtype=tensor.dtype, device=tensor.device)
+        tensor = laid_out.copy_(tensor)
+    frame[slot] = tensor
+    address = tensor.data_ptr()
+    for cell in cells:
+        pointers[cell] = address
+
+
+def same_strides(view: View, strides: Sequence[int]) -> bool:
+    """Whether strides address the same elements: those of axes of size 1 do not matter, nor any of an empty
+    tensor."""
+    return all(
+        size == 1 or expected == found
+        for size, expected, found in zip(view.shape, view.strides, strides, strict=True)
+    )
+
+
+def _check_indices(
+    indices: Callable[[], torch.Tensor],
+    check: IndexCheck,
+    limits: tuple[int, int],
+    sizes: Mapping[str, int],
+    definitions: Sequence[Definition],
+) -> None:
+    tensor = indices()
+    low, high = limits
+    if tensor.numel() == 0:
+        return
+    least, most = (int(x) for x in torch.aminmax(tensor))
+    if least >= low and most < high:
+        return
+    flat = tensor.reshape(-1)
+    position = int(((flat < low) | (flat >= high)).nonzero()[0])
+    raise index_error(check, position, int(flat[position]), sizes, definitions)
