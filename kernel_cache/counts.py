@@ -59,6 +59,7 @@ class Counts:
             before = _decode(os.pread(descriptor, _LAYOUT.size + 1, 0))
             after = change(before)
             if after != before:
+                os.ftruncate(descriptor, _LAYOUT.size)  # a foreign file may be longer
                 os.pwrite(descriptor, _LAYOUT.pack(_MAGIC, *astuple(after)), 0)
             return after
         except OSError:

@@ -98,6 +98,7 @@ class Disk:
             descriptor = os.open(self._place(key) / entries.USES, os.O_WRONLY | os.O_APPEND)
             try:
                 os.write(descriptor, b".")
+                entries.stamp(descriptor)
             finally:
                 os.close(descriptor)
 

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -108,6 +109,13 @@ def write(entry: Entry, folder: Path) -> None:
     for name, content in ((PAYLOAD, entry.payload), (MANIFEST, entry.manifest.text()), (USES, b"")):
         with open(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(content)
+    stamp(folder / USES)
+
+
+def stamp(uses: Path | int) -> None:
+    """Set the time of the last use to now. The time a write sets may be several milliseconds coarse."""
+    now = time.time_ns()
+    os.utime(uses, ns=(now, now))
 
 
 def read(folder: Path, key: str) -> Entry:
@@ -143,7 +151,7 @@ def _manifest(directory: int, key: str) -> Manifest:
 
 @contextmanager
 def _opened_folder(folder: Path) -> Iterator[int]:
-    """A descriptor of the folder, so that both files are read from one entry even if it is renamed meanwhile."""
+    """A descriptor of the folder: what is read is of one entry, even if it is renamed meanwhile."""
     try:
         directory = os.open(folder, _OPEN | os.O_DIRECTORY)
     except NotADirectoryError:
@@ -164,9 +172,10 @@ def _opened(directory: int, name: str) -> Iterator[BufferedReader]:
         if stat.S_ISREG(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
             raise  # a plain file that cannot be opened now, say for want of descriptors, may be whole
         raise Damaged(f"its {name} is not a plain file") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise Damaged(f"its {name} is not a plain file")
     with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise Damaged(f"its {name} is not a plain file")
         yield file
 
 

@@ -45,7 +45,7 @@ class Key(Mapping[str, str]):
 
     @cached_property
     def digest(self) -> str:
-        """Lower-case hex sha256 of the ingredients sorted by name, quoted as JSON so that none run together."""
+        """Lower-case hex sha256 of the ingredients, sorted by name and quoted so that none run together."""
         return hashlib.sha256(json.dumps(self._ingredients, sort_keys=True).encode()).hexdigest()
 
 

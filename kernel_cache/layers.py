@@ -93,6 +93,9 @@ class LayeredStore:
     def path(self, key: str) -> Path | None:
         """The payload's file, verified just now; None on a miss. See `Disk.path` for how long it stays."""
         path = self.disk.path(checked(key))
+        if path is None and (held := self._memory.read(key)):
+            self._keep(held)  # evicted from disk, but this process still has it
+            path = self.disk.path(key)
         if path is None and self._fetch(key):
             path = self.disk.path(key)
         if path is not None:
@@ -109,7 +112,7 @@ class LayeredStore:
         self.disk.unpin(owner)
 
     def _fetch(self, key: str) -> Entry | None:
-        """The entry from behind the disk, now on disk as well if that can be written."""
+        """The entry from behind the disk, which then is on disk as well if that can be written."""
         for layer in self._behind:
             entry = layer.read(key)
             if entry is not None:
