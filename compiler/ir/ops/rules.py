@@ -171,7 +171,8 @@ def groups(before: Sequence[Expr], after: Sequence[Expr]) -> list[tuple[range, r
 def _matches(before: list[Monomial], after: list[Monomial]) -> set[tuple[int, int]]:
     places: dict[Monomial, list[int]] = {}
     for b, product in enumerate(after):
-        places.setdefault(product, []).append(b)
+        if product[0] != 0:  # beyond a size 0 every product is 0, which says nothing about groups
+            places.setdefault(product, []).append(b)
     return {(a, b) for a, product in enumerate(before) for b in places.get(product, ())}
 
 
