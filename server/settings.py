@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -187,8 +188,9 @@ class Settings(Section):
         return self
 
 
-def read(path: Path) -> Settings:
-    """The settings of a file. ConfigError with one line, `file:line: key: rule`."""
+def read(path: Path, overrides: Mapping[str, Any] = MappingProxyType({})) -> Settings:
+    """The settings of a file, with `overrides` of its `server` section (they come from the command line).
+    ConfigError with one line, `file:line: key: rule`."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -204,6 +206,8 @@ def read(path: Path) -> Settings:
     if not isinstance(data, Mapping):
         raise ConfigError(f"{path}:1: expected a mapping with 'models'")
     try:
+        if overrides and isinstance(data.get("server") or {}, Mapping):
+            data["server"] = {**(data.get("server") or {}), **overrides}
         settings = Settings(**{**data, "folder": path.resolve().parent})
     except ValidationError as error:
         first = error.errors()[0]

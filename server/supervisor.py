@@ -44,6 +44,7 @@ class Supervisor:
             "device": device,
             "log_level": log_level,
         }
+        self.when_started: asyncio.Future[None] | None = None  # models may compile before the workers run
         self._closing = False
         self.compiler = CompileService(self._options, lambda: self._closing)
         self._workers: list[WorkerProcess] = []

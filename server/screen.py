@@ -1,0 +1,76 @@
+"""What `dlcb serve` shows on its way to ready: a progress bar while models compile, one line a model when it
+is ready, and the URL.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from dlcb.server.model import ServedModel
+
+
+class Terminal:
+    """Standard output for lines that matter, standard error for the bar and for failures."""
+
+    def __init__(self) -> None:
+        self._out = Console(highlight=False, soft_wrap=True)
+        self._error = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._bars = Progress(
+            TextColumn("{task.description:<16}"),
+            BarColumn(bar_width=32),
+            TextColumn("{task.fields[stage]:<12}"),
+            TimeElapsedColumn(),
+            console=self._error,
+            transient=True,
+            disable=not self._error.is_terminal,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._bars.start()
+
+    def progress(self, model: str, stage: str, fraction: float) -> None:
+        if model not in self._tasks:
+            self._tasks[model] = self._bars.add_task(model, total=1.0, stage=stage)
+        self._bars.update(self._tasks[model], completed=fraction, stage=stage)
+
+    def loaded(self, model: ServedModel) -> None:
+        if model.name in self._tasks:
+            self._bars.remove_task(self._tasks.pop(model.name))
+        self._out.print(ready_line(model), markup=False)
+
+    def ready(self, url: str) -> None:
+        self._bars.stop()
+        self._out.print(f"ready at {url}", markup=False)
+
+    def failed(self, line: str) -> None:
+        self._bars.stop()
+        self._error.print(f"dlcb: {' '.join(line.split())}", markup=False)
+
+
+def ready_line(model: ServedModel) -> str:
+    """`minilm  free batch, sequence | dynamic | 31 kernels, 42 library calls | 7.9 s | cache miss`"""
+    report = model.report
+    free = [dim["size"] for dim in report.get("dims", ()) if not str(dim["size"]).isdigit()]
+    calls: dict[str, int] = {}
+    for call in report.get("calls", ()):
+        calls[call["tier"]] = calls.get(call["tier"], 0) + call["count"]
+    made = [f"{len(report.get('kernels', ()))} kernels"]
+    made += [
+        f"{calls[tier]} {word}"
+        for tier, word in (("library", "library calls"), ("eager", "eager nodes"))
+        if calls.get(tier)
+    ]
+    parts = [
+        f"free {', '.join(dict.fromkeys(free)) or 'none'}" if not _any_rank(model) else "free rank",
+        str(report.get("tier", "?")),
+        ", ".join(made),
+        f"{model.compile_seconds + model.load_seconds:.1f} s",
+        f"cache {'hit' if report.get('from_cache') else 'miss'}",
+    ]
+    return f"{model.name:<12} {' | '.join(parts)}"
+
+
+def _any_rank(model: Any) -> bool:
+    return any(spec.dims is None for spec in model.signature.inputs)

@@ -1,0 +1,255 @@
+"""One server, from start to exit: opens the door, brings the models up, says ready, and on SIGTERM stops
+being ready, serves for a grace period, answers what it accepted and ends. The exit codes are the promise: 0
+drained, 1 failed, 3 no compiler, 4 a cache folder that cannot be used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import uvicorn
+import uvloop
+from uvicorn.protocols.http import httptools_impl
+
+from dlcb.compiler import ToolchainError
+from dlcb.kernel_cache import CacheError, LayeredStore, stat
+from dlcb.server.app import Application
+from dlcb.server.batcher import Batcher
+from dlcb.server.cache import describe, open_described
+from dlcb.server.dataplane import Dataplane
+from dlcb.server.errors import ServerError
+from dlcb.server.metrics import Metrics
+from dlcb.server.model import ServedModel
+from dlcb.server.registry import LoadFailed, Registry
+from dlcb.server.repository import Repository
+from dlcb.server.settings import Settings
+from dlcb.server.supervisor import Supervisor
+
+DRAINED, FAILED, NO_COMPILER, BAD_CACHE = 0, 1, 3, 4
+BACKLOG = 2048
+READ_AHEAD = 4 << 20  # bytes of a body that uvicorn takes before it waits for us
+COUNTERS_EVERY = 2.0  # seconds between looks at the workers' counters and the cache's statistics
+KEEP_ALIVE = 75  # seconds an idle connection stays open
+
+log = logging.getLogger("dlcb.serve")
+
+
+class Screen(Protocol):
+    """Who is told what happens on the way to ready."""
+
+    def progress(self, model: str, stage: str, fraction: float) -> None: ...
+
+    def loaded(self, model: ServedModel) -> None: ...
+
+    def ready(self, url: str) -> None: ...
+
+    def failed(self, line: str) -> None: ...
+
+
+class StoppedError(ServerError):
+    """The server could not start; `code` is the process's exit code."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class DoorServer(uvicorn.Server):
+    """uvicorn with its signal handling left out: signals are this module's."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Front:
+    """The parts of one server, wired."""
+
+    def __init__(self, settings: Settings, store: LayeredStore, log_level: str) -> None:
+        self.settings = settings
+        self.store = store
+        self.metrics = Metrics()
+        self.batcher = Batcher(self.metrics, settings.server.limits.inflight_bytes)
+        self.supervisor = Supervisor(settings, self.batcher, self.metrics, device_of(settings), log_level)
+        self.registry = Registry(Repository(settings), self.supervisor, self.batcher, self.metrics)
+        self.dataplane = Dataplane(self.registry, self.batcher)
+        self.accepting = True  # false from SIGTERM on
+        self.started = False
+        self.application = Application(self.dataplane, self.metrics, settings.server, self.is_ready)
+        self.metrics.before_scrape.append(self._refresh)
+        self._cache_statistics: Mapping[str, int] = {}
+
+    def is_ready(self) -> bool:
+        """Whether every wanted model takes requests and nobody has asked the server to stop."""
+        return self.accepting and self.started and bool(self.batcher.lanes) and self.registry.all_ready()
+
+    async def bring_up(self, screen: Screen) -> None:
+        """Start the workers, and compile and load every wanted model. StoppedError when one of them fails."""
+        wanted = [entry for entry in self.settings.models if entry.load]
+
+        async def load(entry: Any) -> None:
+            screen.loaded(await self.registry.load(entry, screen.progress))
+
+        workers = asyncio.ensure_future(self.supervisor.start())
+        self.supervisor.when_started = workers
+        try:
+            await asyncio.gather(workers, *(load(entry) for entry in wanted))
+        except LoadFailed as error:
+            code = NO_COMPILER if isinstance(error.cause, ToolchainError) else FAILED
+            raise StoppedError(str(error), code) from error
+        except ServerError as error:
+            raise StoppedError(str(error), FAILED) from error
+        self.started = True
+        self.supervisor.add_spares()
+
+    async def keep_counting(self) -> None:
+        """Fetch what only others know, at intervals, so that a scrape never waits for a worker or a disk."""
+        while True:
+            self.supervisor.request_counters()
+            try:
+                found = await asyncio.to_thread(stat, self.store)
+            except CacheError as error:
+                log.warning(
+                    "the cache's statistics are not to be had", extra={"fields": {"error": str(error)}}
+                )
+            else:
+                names = ("bytes", "entries", "hits", "misses", "evictions", "corrupt")
+                self._cache_statistics = {name: getattr(found, name) for name in names}
+            await asyncio.sleep(COUNTERS_EVERY)
+
+    def _refresh(self) -> None:
+        self.metrics.ready.cell().value = self.is_ready()
+        for name, value in self._cache_statistics.items():
+            family = getattr(self.metrics, f"cache_{name}")
+            family.cell().value = value
+
+
+def run(settings: Settings, screen: Screen, log_level: str = "INFO") -> int:
+    """Serve until told to stop; the process's exit code."""
+    try:
+        store = open_described(describe(settings.cache))
+    except CacheError as error:
+        screen.failed(f"the kernel cache cannot be used: {error}")
+        return BAD_CACHE
+    tune_memory()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_serve(settings, store, screen, log_level))
+    except StoppedError as error:
+        screen.failed(str(error))
+        return error.code
+
+
+async def _serve(settings: Settings, store: LayeredStore, screen: Screen, log_level: str) -> int:
+    listener = _listen(settings)
+    front = Front(settings, store, log_level)
+    server = DoorServer(
+        uvicorn.Config(
+            front.application,
+            http="httptools",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=KEEP_ALIVE,
+            timeout_graceful_shutdown=max(1, round(settings.server.drain_seconds)),
+            ssl_certfile=settings.server.tls_certificate,
+            ssl_keyfile=settings.server.tls_key,
+            ws="none",
+        )
+    )
+    httptools_impl.HIGH_WATER_LIMIT = (
+        READ_AHEAD  # large bodies come in a few pieces: a third less time for them
+    )
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    _on_signals(loop, front, stop)
+    door = asyncio.ensure_future(server.serve(sockets=[listener]))
+    counting: asyncio.Task[None] | None = None
+    try:
+        up = asyncio.ensure_future(front.bring_up(screen))
+        stopping = asyncio.ensure_future(stop.wait())
+        await asyncio.wait({up, stopping, door}, return_when=asyncio.FIRST_COMPLETED)
+        if up.done():
+            await up
+            screen.ready(_url(settings, listener))
+            counting = asyncio.ensure_future(front.keep_counting())
+            await asyncio.wait({stopping, door}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(settings.server.grace_seconds)
+        else:
+            up.cancel()
+        server.should_exit = True
+        await door
+        return DRAINED
+    finally:
+        server.should_exit = True
+        if counting is not None:
+            counting.cancel()
+        await asyncio.gather(door, return_exceptions=True)
+        await front.supervisor.close()
+
+
+def _on_signals(loop: asyncio.AbstractEventLoop, front: Front, stop: asyncio.Event) -> None:
+    """The first signal begins the drain; the second ends the process and its children at once."""
+
+    def handle(number: int) -> None:
+        if not front.accepting:
+            log.warning("ending at once")
+            front.supervisor.kill()
+            os._exit(128 + number)
+        log.info("draining", extra={"fields": {"signal": signal.Signals(number).name}})
+        front.accepting = False
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, handle, number)
+
+
+def _listen(settings: Settings) -> socket.socket:
+    host, port = settings.server.host, settings.server.port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise StoppedError(f"cannot listen on {host}:{port}: {error.strerror or error}", FAILED) from error
+    listener.listen(BACKLOG)
+    return listener
+
+
+def _url(settings: Settings, listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    scheme = "https" if settings.server.tls_certificate else "http"
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"{scheme}://{host}:{port}"
+
+
+def device_of(settings: Settings) -> str:
+    """The configured device, else cuda where the driver shows one. The front asks the file system, since it
+    loads neither torch nor CUDA."""
+    if settings.server.device is not None:
+        return settings.server.device
+    return "cuda" if Path("/dev/nvidiactl").exists() else "cpu"
+
+
+def tune_memory() -> None:
+    """Let glibc keep freed memory of large bodies instead of giving it back each time: page faults cost more
+    than the copying does. Elsewhere than on glibc nothing happens."""
+    trim_threshold, top_pad, mmap_threshold = -1, -2, -3
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(mmap_threshold, 32 << 20)
+        mallopt(trim_threshold, 64 << 20)
+        mallopt(top_pad, 4 << 20)

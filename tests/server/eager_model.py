@@ -1,0 +1,234 @@
+"""A backend for the server's tests: the same two functions as `dlcb.compiler`, over models of a few numpy
+lines each. It compiles nothing, so that a server is up in a second; what a model does stands in its function
+below.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy
+
+from dlcb.compiler import (
+    BatchAxes,
+    CompilerError,
+    Dim,
+    IndexRangeError,
+    ModelSource,
+    Signature,
+    TensorSpec,
+    ToolchainError,
+)
+from dlcb.compiler.signature import Guard
+from dlcb.kernel_cache import Key, Store
+
+Arrays = Mapping[str, numpy.ndarray]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A model: its function, the texts of its output dims and dtypes, and where rows lie, when they are
+    independent."""
+
+    run: Callable[..., numpy.ndarray]
+    output_dims: tuple[str, ...] | None
+    dtype: str = "float32"
+    batch_axis: int | None = None
+    guards: tuple[str, ...] = ()
+
+
+def echo(x: numpy.ndarray) -> numpy.ndarray:
+    return x
+
+
+def mlp(x: numpy.ndarray) -> numpy.ndarray:
+    rng = numpy.random.default_rng(0)
+    first, second = rng.standard_normal((128, 256), "float32"), rng.standard_normal((256, 128), "float32")
+    return numpy.maximum(x @ first, 0) @ second
+
+
+def row_sums(x: numpy.ndarray) -> numpy.ndarray:
+    return x.sum(axis=1)
+
+
+def standardize(x: numpy.ndarray) -> numpy.ndarray:
+    return (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True)
+
+
+def look_up(ids: numpy.ndarray) -> numpy.ndarray:
+    """A table of 100 rows: value i is i squared."""
+    wrong = numpy.argwhere((ids < 0) | (ids >= 100))
+    if len(wrong):
+        position = tuple(int(place) for place in wrong[0])
+        raise IndexRangeError("ids", position, int(ids[position]), 0, 100)
+    return (ids.astype("float32")) ** 2
+
+
+def sleepy(x: numpy.ndarray) -> numpy.ndarray:
+    """Sleeps for the largest value, in milliseconds."""
+    time.sleep(float(x.max()) / 1e3)
+    return x
+
+
+def deadly(x: numpy.ndarray) -> numpy.ndarray:
+    """Ends the process at a 13, raises at a 7."""
+    if (x == 13).any():
+        os._exit(13)
+    if (x == 7).any():
+        raise RuntimeError("seven")
+    return x
+
+
+PROGRAMS = {
+    "identity": Program(echo, ("batch", "width"), batch_axis=0),
+    "mlp": Program(mlp, ("batch", "128"), batch_axis=0),
+    "row_sums": Program(row_sums, ("batch",), batch_axis=0),
+    "columns": Program(echo, ("height", "batch"), batch_axis=1),
+    "standardize": Program(standardize, None),
+    "look_up": Program(look_up, ("batch", "length"), batch_axis=0),
+    "sleepy": Program(sleepy, ("batch", "width"), batch_axis=0),
+    "deadly": Program(deadly, ("batch", "width"), batch_axis=0),
+    "halves": Program(echo, ("batch", "width"), dtype="float16", batch_axis=0),
+    "brains": Program(echo, ("batch", "width"), dtype="bfloat16", batch_axis=0),
+    "flags": Program(echo, ("batch", "width"), dtype="bool", batch_axis=0),
+    "bytes": Program(echo, ("batch", "width"), dtype="uint8", batch_axis=0),
+    "square": Program(echo, ("batch", "n", "m"), batch_axis=0, guards=("n * m <= 100",)),
+}
+
+
+@dataclass
+class Counters:
+    shape_cache_entries: int = 0
+    compiler_calls: int = 0
+    guard_failures: int = 0
+
+
+@dataclass(frozen=True)
+class Report:
+    tier: str
+    dims: tuple[dict[str, Any], ...]
+    kernels: tuple[str, ...] = ()
+    from_cache: bool = False
+
+
+@dataclass(frozen=True)
+class Compilation:
+    artifact_key: str
+    signature: Signature
+    report: Report
+
+
+@dataclass(frozen=True)
+class Outcome:
+    outputs: dict[str, numpy.ndarray]
+    tier: str
+    result: str
+
+
+@dataclass
+class Model:
+    """The loaded model: a shape is a hit when it came before. Any-rank models ask for a compilation at each
+    new rank."""
+
+    source: ModelSource
+    signature: Signature
+    program: Program
+    request_compile: Callable[[ModelSource], Future[str]] | None
+    counters: Counters = field(default_factory=Counters)
+    seen: set[tuple[int, ...]] = field(default_factory=set)
+    ranks: dict[int, Future[str]] = field(default_factory=dict)
+
+    def run(self, inputs: Arrays) -> Outcome:
+        (values,) = inputs.values()
+        hit = values.shape in self.seen
+        self.seen.add(values.shape)
+        self.counters.shape_cache_entries = len(self.seen)
+        tier = "dynamic" if self.program.output_dims is not None else self._tier(values)
+        output = self.program.run(values)
+        return Outcome({self.source.outputs[0]: output}, tier, "hit" if hit else "miss")
+
+    def _tier(self, values: numpy.ndarray) -> str:
+        if values.ndim not in self.ranks and self.request_compile is not None:
+            shape = tuple(f"d{axis}" for axis in range(values.ndim))
+            inputs = tuple(replace(entry, shape=shape) for entry in self.source.inputs)
+            self.ranks[values.ndim] = self.request_compile(replace(self.source, inputs=inputs))
+        future = self.ranks[values.ndim]
+        if self.source.jit == "wait":
+            future.result(timeout=30)
+        return "jit" if future.done() else "eager"
+
+
+def compile_model(
+    source: ModelSource,
+    store: Store,
+    options: None = None,
+    progress: Callable[[str, float], None] | None = None,
+) -> Compilation:
+    """An artifact that names the program. `arguments` of the source say how long it takes and whether it
+    fails."""
+    if progress is not None:
+        progress("capture", 0.5)
+    time.sleep(source.arguments.get("compile_seconds", 0))
+    if source.arguments.get("fails") == "compiler":
+        raise CompilerError("told to fail", stage="capture")
+    if source.arguments.get("fails") == "toolchain":
+        raise ToolchainError("there is no compiler", stage="build")
+    if source.arguments.get("fails") == "process":
+        os._exit(9)
+    key = Key({"source": json.dumps(source.to_json(), sort_keys=True)}).digest
+    cached = store.get(key) is not None
+    if not cached:
+        store.put(key, b"artifact", kind="artifact", label=source.name)
+    signature = signature_of(source)
+    dims = tuple(
+        {"size": name} for entry in source.inputs for name in entry.shape or () if isinstance(name, str)
+    )
+    tier = "dynamic" if source.inputs[0].shape is not None else "jit"
+    return Compilation(key, signature, Report(tier, dims, from_cache=cached))
+
+
+def load_model(
+    source: ModelSource,
+    artifact_key: str,
+    store: Store,
+    *,
+    device: str = "cpu",
+    request_compile: Callable[[ModelSource], Future[str]] | None = None,
+) -> Model:
+    if store.get(artifact_key) is None:
+        raise CompilerError(f"no artifact {artifact_key}", stage="load")
+    if source.arguments.get("fails") == "load":
+        raise RuntimeError("told to fail")
+    return Model(source, signature_of(source), program_of(source), request_compile)
+
+
+def program_of(source: ModelSource) -> Program:
+    return PROGRAMS[str(source.factory).partition(":")[2]]
+
+
+def signature_of(source: ModelSource) -> Signature:
+    program, declared = program_of(source), source.inputs[0]
+    batch, dims = None, None
+    if declared.shape is not None:
+        dims = tuple(
+            dim if isinstance(dim, int) else Dim(dim, *source.dims.get(dim, (0, None)), reason="declared")
+            for dim in declared.shape
+        )
+        axis = program.batch_axis
+        if axis is not None and isinstance(declared.shape[axis], str):
+            symbol = str(declared.shape[axis])
+            batch = BatchAxes(symbol, {declared.name: axis}, {source.outputs[0]: axis})
+    output = source.outputs[0]
+    return Signature(
+        inputs=(TensorSpec(declared.name, declared.dtype, dims),),
+        outputs=(TensorSpec(output, program.dtype, None),),
+        output_dims={output: program.output_dims},
+        guards=tuple(Guard(text) for text in program.guards),
+        batch=batch,
+    )
