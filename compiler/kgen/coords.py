@@ -1,0 +1,192 @@
+"""Backward coordinate inference: a group comes in, and for each output one scalar expression over the coordinates of the
+group's domain goes out, in which every input is a load and every shared sub-expression one node.
+
+Producers inside the group are inlined by asking their operator's coordinate rule; the guard under which an element is
+wanted goes along, so that what is read under a condition is a guarded load. No operator is listed here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dlcb.compiler.dtype import DType
+from dlcb.compiler.errors import UnsupportedOperator
+from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.node import ONE, TRUE, ZERO, apply, as_expr, cast, equal, index, load, reduce, where
+from dlcb.compiler.ir.graph import Node, Value
+from dlcb.compiler.ir.op import Shape, Type
+from dlcb.compiler.kgen.verify import guard_in_bounds
+from dlcb.compiler.passes.access import broadcast_coordinates
+from dlcb.compiler.passes.steps import Group, Layout, row_major
+from dlcb.compiler.shapes.system import System
+
+_Key = tuple[Value, tuple[Expr, ...], Expr]  # an element: its tensor, its coordinates, the guard under which it is read
+
+
+@dataclass(frozen=True)
+class Element:
+    """What a kernel stores for one output: `scalar` at `offset`, for every value of the domain's first `len(indices)` indices."""
+
+    value: Value
+    scalar: Expr
+    offset: Expr
+    indices: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Scalars:
+    """A group as scalars: the domain's indices in order, the outputs' elements, and the index checks by their label."""
+
+    domain: tuple[Expr, ...]
+    elements: tuple[Element, ...]
+    tensors: dict[str, Value]  # the inputs, by the name that loads use
+
+
+def infer(group: Group, layouts: dict[Value, Layout], system: System) -> Scalars:
+    """The outputs of `group` as scalar expressions. Raises UnsupportedOperator for a node without a coordinate rule."""
+    return _Inference(group, layouts, system).run()
+
+
+class _Pending(Exception):
+    """An element that must be computed first."""
+
+    def __init__(self, key: _Key) -> None:
+        super().__init__()
+        self.key = key
+
+
+class _Inference:
+    def __init__(self, group: Group, layouts: dict[Value, Layout], system: System) -> None:
+        self.group = group
+        self.layouts = layouts
+        self.system = system
+        self.inside = set(group.nodes)
+        self.made: dict[_Key, Expr] = {}
+        self.loops: list[Expr] = []  # every loop index so far
+
+    def run(self) -> Scalars:
+        anchor = self.group.anchor
+        shape = tuple(self.system.simplify(size) for size in anchor.shape)
+        domain = tuple(ZERO if size is ONE else index(f"i{axis}", size) for axis, size in enumerate(shape))
+        self.loops = [i for i in reversed(domain) if i is not ZERO]  # a reduction over the innermost axis shares its index, and so its elements
+        elements = []
+        for value in self.group.outputs:
+            indices = domain if self._same_shape(value, anchor) else domain[: self.group.rows]
+            coordinates = (*indices, *(ZERO for _ in range(value.rank - len(indices))))
+            scalar = cast(self.element(value, coordinates, TRUE), value.dtype)
+            elements.append(Element(value, scalar, _offset(row_major(value.shape), coordinates), indices))
+        return Scalars(domain, tuple(elements), {value.name: value for value in self.group.inputs})
+
+    def _same_shape(self, a: Value, b: Value) -> bool:
+        equals = (self.system.known(equal(x, y)) is True for x, y in zip(a.shape, b.shape, strict=False))
+        return a.rank == b.rank and all(equals)
+
+    # ---- one element, without recursion: what is missing is computed first, then the rule runs again -----------------------
+
+    def element(self, value: Value, coordinates: Sequence[Expr], guard: Expr) -> Expr:
+        """The element as arithmetic sees it: half types come as float32."""
+        wanted = self._key(value, coordinates, guard)
+        stack = [wanted]
+        while stack:
+            key = stack[-1]
+            if key not in self.made:
+                try:
+                    self.made[key] = self._compute(*key)
+                except _Pending as pending:
+                    stack.append(pending.key)
+                    continue
+            stack.pop()
+        return self.made[wanted]
+
+    def _key(self, value: Value, coordinates: Sequence[Expr], guard: Expr) -> _Key:
+        return value, tuple(self.system.simplify(as_expr(c)) for c in coordinates), guard
+
+    def read(self, value: Value, coordinates: Sequence[Expr], guard: Expr) -> Expr:
+        key = self._key(value, coordinates, guard)
+        if key not in self.made:
+            raise _Pending(key)
+        return self.made[key]
+
+    def _compute(self, value: Value, coordinates: tuple[Expr, ...], guard: Expr) -> Expr:
+        node = value.producer
+        if node is None or (node not in self.inside and node.op.kind != "create"):
+            return self._load(value, coordinates, guard)
+        if node.op.at is None:
+            raise UnsupportedOperator(f"operator {node.op.name} has no coordinate rule", stage="kgen", node=value.name, source_line=node.source)
+        operands = [_Operand(self, operand, node, guard) for operand in node.inputs]
+        scalar = node.op.at(coordinates, self._over(node, coordinates), *operands, **node.attributes)
+        # a plain number of a half type is not rounded to it: eager computes with the number as it is
+        scalar = _computed(scalar, value.dtype)
+        if node.op.fold:
+            scalar = reduce(node.op.fold, self._over(node, coordinates), scalar)
+        return scalar
+
+    def _over(self, node: Node, coordinates: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """The loop indices of a reduction. Loops of equal extent share an index where they are not nested: what they
+        compute is then the same expression, to be computed once."""
+        if node.op.over is None:
+            return ()
+        taken = set().union(*(c.free for c in coordinates))
+        chosen: list[Expr] = []
+        for extent in node.op.over(*(value.type for value in node.inputs), **node.attributes):
+            extent = self.system.simplify(extent)
+            loop = next((i for i in self.loops if i.args[0] is extent and i not in taken), None)
+            if loop is None:
+                loop = index(f"r{len(self.loops)}", extent)
+                self.loops.append(loop)
+            taken.add(loop)
+            chosen.append(loop)
+        return tuple(chosen)
+
+    def _load(self, value: Value, coordinates: tuple[Expr, ...], guard: Expr) -> Expr:
+        layout = self.layouts.get(value) or row_major(value.shape)
+        guard = guard_in_bounds(self.system, value.shape, coordinates, guard)
+        return _computed(load(value.name, _offset(layout, coordinates), value.dtype, guard), value.dtype)
+
+
+class _Operand:
+    """An operand of `node` as its coordinate rule sees it (ir.op.Operand)."""
+
+    def __init__(self, inference: _Inference, value: Value, node: Node, guard: Expr) -> None:
+        self.type: Type = value.type
+        self.name = value.name
+        self._inference, self._value, self._node, self._guard = inference, value, node, guard
+
+    @property
+    def shape(self) -> Shape:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    def __getitem__(self, coordinates: Sequence[Expr]) -> Expr:
+        return self._inference.read(self._value, coordinates, self._guard)
+
+    def along(self, i: Sequence[Expr]) -> Expr:
+        known = self._inference.system.known
+        coordinates = list(broadcast_coordinates(self.shape, i))
+        result = self._node.result.shape
+        for axis, size in enumerate(self.shape):
+            back = axis - len(self.shape)
+            if len(result) == len(i) and known(equal(size, result[back])) is True:
+                coordinates[axis] = i[back]
+        return self[coordinates]
+
+    def inside(self, coordinates: Sequence[Expr], guard: Expr, otherwise: Expr) -> Expr:
+        guard = self._inference.system.simplify(guard)
+        both = apply("and", self._guard, guard)
+        element = self._inference.read(self._value, coordinates, both)
+        return where(guard, element, cast(as_expr(otherwise, element.dtype), element.dtype))
+
+
+def _computed(scalar: Expr, dtype: DType) -> Expr:
+    """`scalar` in the type that arithmetic on `dtype` is done in."""
+    return cast(scalar, dtype.accumulator if dtype.is_float else dtype)
+
+
+def _offset(layout: Layout, coordinates: Sequence[Expr]) -> Expr:
+    offset = layout.offset
+    for coordinate, stride in zip(coordinates, layout.strides, strict=True):
+        offset = offset + coordinate * stride
+    return offset

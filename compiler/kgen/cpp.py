@@ -1,0 +1,199 @@
+"""C++ for the CPU: a nest comes in, a kernel's text goes out. Threads share the rows and the blocks of lanes; the innermost
+loop is vector code. A row kernel reduces along vectors; a column kernel keeps one accumulator for each lane of a block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from dlcb.compiler.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
+from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.node import ONE
+from dlcb.compiler.kgen.coords import Element
+from dlcb.compiler.kgen.cstyle import ATOM, Spelled, inside, tables
+from dlcb.compiler.kgen.lower import Lowering, Scope, identifier, identity, joined
+from dlcb.compiler.kgen.schedule import is_serial
+
+_BLOCK = {"flat": 4096, "column": 256}  # lanes that one thread takes at a time
+_WORTH_A_THREAD = 32768  # elements; below, starting threads costs more than they save
+_CLAUSES = {"sum": "+", "prod": "*", "max": "greatest", "min": "least", "any": "|", "all": "&"}
+
+
+class Cpp(Lowering):
+    target = "C++"
+    table: ClassVar = tables()
+
+    def run(self) -> list[str]:
+        """The lines of the kernel's body."""
+        if self.nest.kind == "row":
+            self._rows()
+        else:
+            self._lanes()
+        return self.root.lines
+
+    # ---- loops -------------------------------------------------------------------------------------------------------------
+
+    def _rows(self) -> None:
+        row = Scope(self.root, frozenset(self.nest.rows))
+        once = [e for e in self.nest.elements if not set(e.indices) & set(self.nest.inner)]
+        each = [e for e in self.nest.elements if e not in once]
+        if each:
+            scopes = self._nested(self.nest.inner, row)
+            self._store(each, scopes[-1])
+            self._close(self.nest.inner, scopes, row, self._simd(scopes[-1]))
+        self._store(once, row)
+        self.root.add([*self._threads(len(self.nest.rows)), *map(self._loop, self.nest.rows)], row)
+
+    def _lanes(self) -> None:
+        lane = self.nest.lane
+        if lane is None:
+            self._store(self.nest.elements, self.root)
+            return
+        block = Scope(self.root, frozenset(self.nest.rows))
+        lanes = Scope(block, frozenset((lane,)))
+        self._store(self.nest.elements, lanes)
+        size = self._extent(lane)
+        length = _BLOCK[self.nest.kind]
+        block.lines.insert(0, f"const int64_t end = begin + {length} < {size} ? begin + {length} : {size};")
+        block.add([*self._simd(lanes), self._lane_loop()], lanes)
+        loops = [*map(self._loop, self.nest.rows), f"for (int64_t begin = 0; begin < {size}; begin += {length})"]
+        self.root.add([*self._threads(len(loops)), *loops], block)
+
+    def _threads(self, loops: int) -> list[str]:
+        if loops == 0:
+            return []
+        work = self.nest.work()
+        self.root.lines.append(f"if ({self._size(work)} < {_WORTH_A_THREAD}) threads = 1;")
+        collapse = f" collapse({loops})" if loops > 1 else ""
+        return [f"#pragma omp parallel for{collapse} schedule(static) num_threads(threads) if (threads > 1)"]
+
+    def _nested(self, loops: Sequence[Expr], outer: Scope) -> list[Scope]:
+        scopes: list[Scope] = []
+        for loop in loops:
+            outer = Scope(outer, frozenset((loop,)))
+            scopes.append(outer)
+        return scopes
+
+    def _close(self, loops: Sequence[Expr], scopes: Sequence[Scope], home: Scope, innermost: Sequence[str]) -> None:
+        for number in reversed(range(len(loops))):
+            pragmas = innermost if number == len(loops) - 1 else ()
+            parent = scopes[number - 1] if number else home
+            parent.add([*pragmas, self._loop(loops[number])], scopes[number])
+
+    def _loop(self, loop: Expr) -> str:
+        name = identifier(loop.value)
+        return f"for (int64_t {name} = 0; {name} < {self._extent(loop)}; ++{name})"
+
+    def _lane_loop(self) -> str:
+        name = identifier(self.nest.lane.value)
+        return f"for (int64_t {name} = begin; {name} < end; ++{name})"
+
+    def _extent(self, loop: Expr) -> str:
+        return self._size(loop.args[0])
+
+    def _size(self, size: Expr) -> str:
+        return self.parameter(size)
+
+    @staticmethod
+    def _simd(scope: Scope, clauses: str = "") -> list[str]:
+        return [] if scope.reports else [f"#pragma omp simd{clauses}"]
+
+    def _store(self, elements: Sequence[Element], scope: Scope) -> None:
+        spelled = self.compute([root for e in elements for root in (e.scalar, e.offset)], scope)
+        for element, value, offset in zip(elements, spelled[::2], spelled[1::2], strict=True):
+            scope.lines.append(f"{identifier(element.value.name)}[{offset[0]}] = {value[0]};")
+
+    # ---- reductions --------------------------------------------------------------------------------------------------------
+
+    def fold(self, folds: Sequence[Expr], home: Scope, scope: Scope) -> None:
+        accumulators = [self.fresh("sum" if fold.value == "sum" else "fold") for fold in folds]
+        self._running.extend(folds)
+        if self._per_lane(folds[0]):
+            self._fold_lanes(folds, accumulators, home)
+        else:
+            self._fold_scalars(folds, accumulators, home)
+        del self._running[-len(folds) :]
+
+    def _fold_scalars(self, folds: Sequence[Expr], accumulators: Sequence[str], home: Scope) -> None:
+        loops = folds[0].args[1:]
+        scopes = self._nested(loops, home)
+        bodies = self.compute([fold.args[0] for fold in folds], scopes[-1])
+        clauses = ""
+        for fold, accumulator, body in zip(folds, accumulators, bodies, strict=True):
+            home.lines.append(f"{self.type_name(fold.dtype)} {accumulator} = {identity(fold)[0]};")
+            scopes[-1].lines.append(joined(fold, accumulator, body, self.table, self.target))
+            clauses += f" reduction({_CLAUSES[fold.value]}:{accumulator})"
+            home.names[fold] = accumulator, ATOM
+        vector = [] if is_serial(folds[0]) and len(loops) > 1 else self._simd(scopes[-1], clauses)
+        self._close(loops, scopes, home, vector)
+
+    def _fold_lanes(self, folds: Sequence[Expr], accumulators: Sequence[str], home: Scope) -> None:
+        loops = folds[0].args[1:]
+        scopes = self._nested(loops, home)
+        lanes = Scope(scopes[-1], frozenset((self.nest.lane,)))
+        bodies = self.compute([fold.args[0] for fold in folds], lanes)
+        length, here = _BLOCK["column"], f"[{identifier(self.nest.lane.value)} - begin]"
+        for fold, accumulator, body in zip(folds, accumulators, bodies, strict=True):
+            home.lines.append(f"{self.type_name(fold.dtype)} {accumulator}[{length}];")
+            home.lines.append(f"for (int64_t lane = 0; lane < {length}; ++lane) {accumulator}[lane] = {identity(fold)[0]};")
+            lanes.lines.append(joined(fold, accumulator + here, body, self.table, self.target))
+            home.names[fold] = accumulator + here, ATOM
+        scopes[-1].add([*self._simd(lanes), self._lane_loop()], lanes)
+        self._close(loops, scopes, home, [])
+
+    def _per_lane(self, node: Expr) -> bool:
+        return node.op == "reduce" and self.nest.lane is not None and self.nest.lane in node.free
+
+    def _home(self, node: Expr, scope: Scope) -> Scope:
+        # an accumulator for each lane lives outside the loop over lanes
+        return scope.home(node.free - {self.nest.lane} if self._per_lane(node) else node.free)
+
+    # ---- spelling ----------------------------------------------------------------------------------------------------------
+
+    def type_name(self, dtype: DType) -> str:
+        return dtype.cpp
+
+    def divide(self, numerator: Spelled, divisor: Expr, node: Expr) -> Spelled:
+        name = self.parameter(divisor, "magic64")
+        return f"divide({numerator[0]}, {name}, {name}_shift)", ATOM
+
+    def convert(self, text: Spelled, old: DType, new: DType) -> Spelled:
+        return convert(text, old, new, self.type_name)
+
+
+def convert(text: Spelled, old: DType, new: DType, type_name) -> Spelled:  # noqa: ANN001 - a function of a DType
+    """A cast in C; half types go through float32."""
+    if old is new:
+        return text
+    if old in (FLOAT16, BFLOAT16):
+        return convert((f"float_of({text[0]})", ATOM), FLOAT32, new, type_name)
+    if new in (FLOAT16, BFLOAT16):
+        to_float = convert(text, old, FLOAT32, type_name)
+        return f"{'half_of' if new is FLOAT16 else 'bfloat_of'}({to_float[0]})", ATOM
+    return f"({type_name(new)}){inside(text, 14)}", 14
+
+
+def function(name: str, lowering: Cpp, lines: Sequence[str], outputs: Sequence[Element]) -> str:
+    """The whole function, with its buffers and parameters taken apart at the top."""
+    head = [f'extern "C" void {name}(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {{']
+    place = 0
+    for value in lowering.tensors.values():
+        head.append(f"    const {value.dtype.cpp}* __restrict__ {identifier(value.name)} = static_cast<const {value.dtype.cpp}*>(buffers[{place}]);")
+        place += 1
+    for element in outputs:
+        value = element.value
+        head.append(f"    {value.dtype.cpp}* __restrict__ {identifier(value.name)} = static_cast<{value.dtype.cpp}*>(buffers[{place}]);")
+        place += 1
+    place = 0
+    for parameter in lowering.parameters:
+        head.append(f"    const int64_t {parameter.name} = parameters[{place}];")
+        place += 1
+        if parameter.kind == "magic64":
+            head.append(f"    const int64_t {parameter.name}_shift = parameters[{place}];")
+            place += 1
+    unused = [name for name in ("buffers", "parameters", "status", "threads")]
+    head.append("    (void)" + ", (void)".join(unused) + ";")
+    return "\n".join([*head, *("    " + line for line in lines), "}"]) + "\n"
+
+
+_ = ONE

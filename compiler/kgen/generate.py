@@ -1,0 +1,59 @@
+"""Generate a group's kernels for a target, and join kernels into a translation unit that its compiler takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from dlcb.compiler.expr.node import ONE, ZERO
+from dlcb.compiler.ir.graph import Value
+from dlcb.compiler.kgen import cpp, prelude
+from dlcb.compiler.kgen.coords import Scalars, infer
+from dlcb.compiler.kgen.kernel import BufferArgument, Kernel, KernelSet
+from dlcb.compiler.kgen.schedule import Nest, plan
+from dlcb.compiler.options import Target
+from dlcb.compiler.passes.steps import Group, Layout
+from dlcb.compiler.shapes.system import System
+
+
+def generate(
+    group: Group, layouts: Mapping[Value, Layout], system: System, target: Target, static: bool = False
+) -> KernelSet:
+    """The kernels of `group`, whose inputs lie in memory as `layouts` say (row-major where they say nothing).
+
+    With `static` every size is a literal and only the variant for these sizes is made."""
+    scalars = infer(group, layouts, system)
+    nest = plan(scalars, group, system)
+    if target.kind == "cpp":
+        return KernelSet(group.name, (_cpp(group, scalars, nest, system),))
+    raise NotImplementedError
+
+
+def _cpp(group: Group, scalars: Scalars, nest: Nest, system: System) -> Kernel:
+    lowering = cpp.Cpp(nest, scalars.tensors, system)
+    lines = lowering.run()
+    return Kernel(
+        name=group.name,
+        body=cpp.function(group.name, lowering, lines, nest.elements),
+        buffers=buffers(scalars),
+        parameters=tuple(lowering.parameters),
+        guards=(),
+        alignment=1,
+        grid=(ONE, ONE, ONE),
+        block=(1, 1, 1),
+        shared_bytes=ZERO,
+        checks=tuple(lowering.checks),
+        domain=nest.domain,
+    )
+
+
+def buffers(scalars: Scalars) -> tuple[BufferArgument, ...]:
+    inputs = (BufferArgument(value.name, value.dtype, "in") for value in scalars.tensors.values())
+    outputs = (BufferArgument(e.value.name, e.value.dtype, "out") for e in scalars.elements)
+    return (*inputs, *outputs)
+
+
+def translation_unit(kernel_sets: Iterable[KernelSet], target: Target) -> str:
+    """The source of all kernels, under the target's prelude."""
+    top = prelude.CPP if target.kind == "cpp" else prelude.CUDA
+    bodies = [kernel.body for kernels in kernel_sets for kernel in kernels.variants]
+    return "\n".join([top, *bodies])

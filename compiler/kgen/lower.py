@@ -1,0 +1,343 @@
+"""Lowering: a nest of scalar expressions comes in, lines of a C-like language go out. Every expression is computed once, in
+the outermost scope that binds what it depends on: a reduction that depends on rows alone leaves the inner loop, an address
+keeps only its innermost term there, and what depends on sizes alone is a parameter that the host computes.
+
+What a scope looks like, and how a reduction is carried out, is the target's business (kgen.cpp, kgen.cuda)."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from dlcb.compiler.dtype import BOOL, INDEX, DType
+from dlcb.compiler.expr.dag import Expr, rebuild, toposort
+from dlcb.compiler.expr.node import ONE, TRUE, ZERO, apply, as_expr, intern, load, remake
+from dlcb.compiler.expr.ops import FOLDS
+from dlcb.compiler.ir.graph import Value
+from dlcb.compiler.kgen.affine import linear
+from dlcb.compiler.kgen.cstyle import ATOM, Call, Spelled, Spelling, constant, inside, spell
+from dlcb.compiler.kgen.kernel import IndexCheck, Parameter
+from dlcb.compiler.kgen.schedule import Nest
+from dlcb.compiler.kgen.verify import lowest
+from dlcb.compiler.shapes.system import System
+
+_LONGEST_LINE = 90
+_HOST_KINDS = ("bool", "int", "uint")
+_COMPARISONS = frozenset("lt le eq ne".split())
+
+
+@dataclass(eq=False)
+class Scope:
+    """A block of text. `names` says how each expression computed in it is spelled."""
+
+    parent: Scope | None
+    bound: frozenset[Expr]
+    lines: list[str] = field(default_factory=list)
+    names: dict[Expr, Spelled] = field(default_factory=dict)
+    reports: bool = False  # does it hold an index check? such a loop is not vectorised
+
+    def home(self, free: Iterable[Expr]) -> Scope:
+        """The outermost scope in which everything in `free` is bound; for an index bound twice the inner loop counts."""
+        wanted = {variable for variable in free if variable.op == "index"}
+        scope = self
+        while scope.parent is not None and not wanted & scope.bound:
+            scope = scope.parent
+        return scope
+
+    def add(self, head: Sequence[str], block: Scope) -> None:
+        """`head { block }`; heads of several lines are nested loops without braces of their own."""
+        self.lines.extend([*head[:-1], head[-1] + " {" if head else "{"])
+        self.lines.extend("    " + line for line in block.lines)
+        self.lines.append("}")
+        self.reports |= block.reports
+
+
+class Lowering(ABC):
+    """The text of one kernel. After `run`, `parameters` and `checks` hold what the host must know."""
+
+    target: ClassVar[str]
+    table: ClassVar[Mapping[str, Mapping[str, Spelling]]]
+
+    def __init__(self, nest: Nest, tensors: Mapping[str, Value], system: System) -> None:
+        self.nest = arranged(nest)
+        self.tensors = tensors
+        self.system = system
+        self.parameters: list[Parameter] = []
+        self.checks: list[IndexCheck] = []
+        self.root = Scope(None, frozenset())
+        self._named: dict[tuple[Expr, str], Parameter] = {}
+        self._counts: dict[str, int] = {}
+        self._running: list[Expr] = []
+        nodes = list(toposort(root for e in self.nest.elements for root in (e.scalar, e.offset)))
+        self._hosted = _hosted(nodes)
+        self._users: dict[Expr, int] = {}
+        for node in nodes:
+            for arg in set(node.args):
+                self._users[arg] = self._users.get(arg, 0) + 1
+        self._folds = [node for node in nodes if node.op == "reduce"]
+        self._inner_folds = _reachable_folds(self._folds)
+
+    # ---- what a target decides ---------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def type_name(self, dtype: DType) -> str:
+        """How an element type is spelled."""
+
+    @abstractmethod
+    def fold(self, folds: Sequence[Expr], home: Scope, scope: Scope) -> None:
+        """Add lines to `home` that compute reductions over the same loops, and enter their results in its names."""
+
+    @abstractmethod
+    def divide(self, numerator: Spelled, divisor: Expr, node: Expr) -> Spelled:
+        """The quotient of a numerator >= 0 by a size that is known at launch only."""
+
+    @abstractmethod
+    def convert(self, text: Spelled, old: DType, new: DType) -> Spelled:
+        """A cast."""
+
+    def local_type(self, node: Expr) -> str:
+        return self.type_name(node.dtype)
+
+    def element(self, node: Expr, offset: Spelled, scope: Scope) -> Spelled:
+        """The memory that a load reads."""
+        return f"{identifier(node.value)}[{offset[0]}]", ATOM
+
+    # ---- computing expressions ---------------------------------------------------------------------------------------------
+
+    def compute(self, roots: Sequence[Expr], scope: Scope) -> list[Spelled]:
+        """Spell `roots` for use in `scope`. Lines that must come before are added to the scopes they belong to."""
+        local: dict[Expr, Spelled] = {}
+        for node in self._missing(roots, scope, local):
+            home = self._home(node, scope)
+            if node.op == "reduce":
+                if node not in home.names:
+                    self.fold([node, *self._fused(node, home, scope)], home, scope)
+                local[node] = home.names[node]
+                continue
+            spelled = self._spell(node, [local[arg] for arg in _operands(node)], home)
+            inline = (
+                home is scope
+                and self._users.get(node, 0) <= 1
+                and len(spelled[0]) <= _LONGEST_LINE
+                and node.op not in ("check", "load")
+            )
+            if not inline and spelled[0].isidentifier() is False:
+                name = self.fresh("v" if node.dtype is not INDEX else "p")
+                home.lines.append(f"const {self.local_type(node)} {name} = {spelled[0]};")
+                spelled = name, ATOM
+            if not inline:
+                home.names[node] = spelled
+            if node.op == "check":
+                self._report(node, [local[arg] for arg in node.args], home)
+            local[node] = spelled
+        return [local[root] for root in roots]
+
+    def _missing(self, roots: Sequence[Expr], scope: Scope, local: dict[Expr, Spelled]) -> Iterator[Expr]:
+        """What has no spelling yet, arguments first. Leaves and what an outer scope holds go into `local`."""
+
+        def enter(node: Expr) -> bool:
+            known = self._known(node, scope)
+            if known is not None:
+                local[node] = known
+            return known is None
+
+        stack = [(root, False) for root in reversed(roots)]
+        done: set[Expr] = set()
+        while stack:
+            node, ready = stack.pop()
+            if ready:
+                yield node
+            elif node not in done:
+                done.add(node)
+                if enter(node):
+                    stack.append((node, True))
+                    stack.extend((arg, False) for arg in reversed(_operands(node)))
+
+    def _known(self, node: Expr, scope: Scope) -> Spelled | None:
+        if node.op == "const":
+            return constant(node.value, node.dtype)
+        if node.op == "index":
+            return identifier(node.value), ATOM
+        if self._hosted.get(node):
+            return self.parameter(node), ATOM
+        return self._home(node, scope).names.get(node)
+
+    def _home(self, node: Expr, scope: Scope) -> Scope:
+        return scope.home(node.free)
+
+    def _spell(self, node: Expr, args: list[Spelled], home: Scope) -> Spelled:
+        match node.op:
+            case "load":
+                element = self.element(node, args[0], home)
+                if node.args[1] is TRUE:
+                    return element
+                zero = f"{self.type_name(node.dtype)}{{}}"
+                return f"{inside(args[1], 4)} ? {element[0]} : {zero}", 3
+            case "check":
+                return args[0]
+            case "cast":
+                return self.convert(args[0], node.args[0].dtype, node.dtype)
+            case "floordiv" if not node.dtype.is_float:
+                return self._floordiv(node, args)
+        if isinstance(self.table[node.dtype.kind].get(node.op), Call) and node.op not in _COMPARISONS:
+            types = [arg.dtype for arg in node.args]
+            joined = types[0] if node.dtype is BOOL else node.dtype
+            args = [self.convert(a, t, joined) for a, t in zip(args, types, strict=True)]
+        spelled = spell(self.table, self.target, node, args)
+        if node.dtype.kind in ("int", "uint") and node.dtype.bits < 32:
+            return self.convert(spelled, INDEX, node.dtype)  # C computes in int: wrap as the type does
+        return spelled
+
+    def _floordiv(self, node: Expr, args: list[Spelled]) -> Spelled:
+        """Divisions of what is never negative need no correction, and a size at run time divides by multiplication."""
+        numerator, divisor = node.args
+        least = lowest(self.system, numerator)
+        positive = least is not None and self.system.known(ZERO <= least) is True
+        if divisor.is_const and divisor.value > 0:
+            if positive:
+                return f"{inside(args[0], 13)} / {args[1][0]}", 13
+            return spell(self.table, self.target, node, args)
+        if not self._hosted.get(divisor):
+            return spell(self.table, self.target, node, args)
+        if positive:
+            return self.divide(args[0], divisor, node)
+        # rounding down: for x < 0 the quotient is -1 - (-1 - x) / d
+        x = inside(args[0], ATOM)
+        up, down = self.divide(args[0], divisor, node), self.divide((f"~{x}", 14), divisor, node)
+        return f"{x} < 0 ? ~{inside(down, ATOM)} : {up[0]}", 3
+
+    def _report(self, node: Expr, args: list[Spelled], home: Scope) -> None:
+        x, low, high, position, guard = args
+        number = len(self.checks) + 1
+        name, _, value_name = str(node.value).partition("|")
+        self.checks.append(IndexCheck(name, value_name or name, node.args[1], node.args[2]))
+        bad = f"!({inside(low, 11)} <= {x[0]} && {x[0]} < {inside(high, 11)})"
+        condition = bad if node.args[4] is TRUE else f"{inside(guard, 5)} && {bad}"
+        home.lines.append(f"if ({condition}) report(status, {number}, {position[0]}, {x[0]});")
+        home.reports = True
+
+    def _fused(self, fold: Expr, home: Scope, scope: Scope) -> list[Expr]:
+        """Other reductions over the same loops, at the same place, that need nothing still to be computed there."""
+        batch = [fold]
+        for other in self._folds:
+            if (
+                other not in batch
+                and other not in self._running
+                and other not in home.names
+                and other.args[1:] == fold.args[1:]
+                and self._home(other, scope) is home
+                and {v for v in other.free if v.op == "index"} == {v for v in fold.free if v.op == "index"}
+                and not self._inner_folds[other] & {*batch, *self._running}
+            ):
+                batch.append(other)
+        return batch[1:]
+
+    # ---- names -------------------------------------------------------------------------------------------------------------
+
+    def fresh(self, stem: str) -> str:
+        number = self._counts.get(stem, 0)
+        self._counts[stem] = number + 1
+        return f"{stem}{number}"
+
+    def parameter(self, value: Expr, kind: str = "int64") -> str:
+        """The name of a parameter for an expression over sizes."""
+        value = self.system.simplify(value)
+        if value.is_const and not kind.startswith("magic"):
+            return constant(value.value, value.dtype)[0]
+        found = self._named.get((value, kind))
+        if found is None:
+            stem = f"size_{identifier(value.value)}" if value.op == "size" else self.fresh("size")
+            found = Parameter(stem if not kind.startswith("magic") else f"by_{stem}", value, kind)
+            self._named[value, kind] = found
+            self.parameters.append(found)
+        return found.name
+
+
+def identifier(name: str) -> str:
+    """`name` as a C identifier."""
+    return re.sub(r"\W", "_", name)
+
+
+def joined(fold: Expr, accumulator: str, body: Spelled, table: Mapping[str, Mapping[str, Spelling]], target: str) -> str:
+    """The line that joins one more element into an accumulator."""
+    operation = intern(FOLDS[fold.value].join, (fold, fold), None, fold.dtype)
+    return f"{accumulator} = {spell(table, target, operation, [(accumulator, ATOM), body])[0]};"
+
+
+def identity(fold: Expr) -> Spelled:
+    """What the accumulator of a reduction starts with."""
+    value = FOLDS[fold.value].identity
+    if not fold.dtype.is_float and value in (float("inf"), -float("inf")):
+        if fold.dtype is BOOL:
+            value = value > 0
+        else:
+            least, most = (0, 2**fold.dtype.bits - 1) if fold.dtype.kind == "uint" else (-(2 ** (fold.dtype.bits - 1)), 2 ** (fold.dtype.bits - 1) - 1)
+            value = most if value > 0 else least
+    return constant(value, fold.dtype)
+
+
+def _operands(node: Expr) -> tuple[Expr, ...]:
+    """What must be computed where `node` is: not the body of a reduction, which has a scope of its own."""
+    return () if node.op in ("reduce", "index") else node.args
+
+
+def _hosted(nodes: Iterable[Expr]) -> dict[Expr, bool]:
+    """Which nodes are integers over sizes alone."""
+    alone: dict[Expr, bool] = {}
+    for node in nodes:
+        alone[node] = node.op not in ("index", "load", "check", "reduce") and all(alone[arg] for arg in node.args)
+    return {node: yes and node.dtype.kind in _HOST_KINDS and node.op != "const" for node, yes in alone.items()}
+
+
+def _reachable_folds(folds: Sequence[Expr]) -> dict[Expr, frozenset[Expr]]:
+    """For each reduction those inside its body."""
+    return {fold: frozenset(node for node in toposort([fold.args[0]]) if node.op == "reduce") for fold in folds}
+
+
+# ---- bringing expressions into the form that hoists well -------------------------------------------------------------------
+
+
+def arranged(nest: Nest) -> Nest:
+    """`nest` with each address summed from the outermost loop's terms inwards, and remainders by a size at run time taken
+    from the quotient, so that one division serves both."""
+    rank = {loop: 1 for loop in nest.rows} | ({nest.lane: 1000} if nest.lane is not None else {})
+    for number, loop in enumerate(nest.inner):
+        rank[loop] = 2 + number
+
+    def level(term: Expr) -> int:
+        if term is ONE:
+            return 0
+        return max((rank.get(i, 100) for i in term.free if i.op == "index"), default=0)
+
+    def address(offset: Expr) -> Expr:
+        terms = sorted(linear(offset).items(), key=lambda item: (level(item[0]), item[0].op != "index"))
+        total: Expr = ZERO
+        for term, coefficient in terms:
+            total = total + (coefficient if term is ONE else term * coefficient)
+        return total
+
+    def remade(node: Expr, args: tuple[Expr, ...]) -> Expr:
+        if node.op == "mod" and not node.dtype.is_float and not args[1].is_const and _over_sizes(args[1]):
+            return args[0] - apply("floordiv", *args) * args[1]
+        return remake(node, args)
+
+    def every(node: Expr, args: tuple[Expr, ...]) -> Expr:
+        if node.op == "load":
+            return load(node.value, address(args[0]), node.dtype, args[1])
+        return remade(node, args)
+
+    roots = [root for e in nest.elements for root in (e.scalar, e.offset)]
+    done: dict[Expr, Expr] = {}
+    for node in toposort(roots):
+        done[node] = every(node, tuple(done[arg] for arg in node.args)) if node.args else node
+    elements = tuple(
+        type(e)(e.value, done[e.scalar], address(done[e.offset]), e.indices) for e in nest.elements
+    )
+    return Nest(nest.kind, nest.rows, nest.lane, nest.inner, elements)
+
+
+def _over_sizes(node: Expr) -> bool:
+    return all(below.op not in ("index", "load", "check", "reduce") for below in toposort([node]))

@@ -1,0 +1,194 @@
+"""The text that stands above the kernels of a translation unit: what each target needs that its language does not have.
+
+Maxima and minima return NaN where an operand is NaN, divisions of integers round down and survive a zero divisor, and
+half types convert by their bits, so that the compiler can vectorise the conversion."""
+
+_SHARED = """
+template <typename T> FUNCTION T max_of(T a, T b) { return a > b || a != a ? a : b; }
+template <typename T> FUNCTION T min_of(T a, T b) { return a < b || a != a ? a : b; }
+template <typename T> FUNCTION bool is_nan(T x) { return x != x; }
+template <typename T> FUNCTION bool is_inf(T x) { return x == x && x - x != x - x; }
+template <typename T> FUNCTION T abs_of(T x) { return x < 0 ? T(-x) : x; }
+template <typename T> FUNCTION T sign_of(T x) { return x != x ? x : T((x > T(0)) - (x < T(0))); }
+FUNCTION float floor_div(float a, float b) {
+    float r = fmodf(a, b), q = (a - r) / b;
+    if (r != 0 && (b < 0) != (r < 0)) q -= 1;
+    if (b == 0) return a / b;
+    float f = floorf(q);
+    return q == 0 ? copysignf(0.0f, a / b) : q - f > 0.5f ? f + 1 : f;
+}
+FUNCTION double floor_div(double a, double b) {
+    double r = fmod(a, b), q = (a - r) / b;
+    if (r != 0 && (b < 0) != (r < 0)) q -= 1;
+    if (b == 0) return a / b;
+    double f = floor(q);
+    return q == 0 ? copysign(0.0, a / b) : q - f > 0.5 ? f + 1 : f;
+}
+FUNCTION float floor_mod(float a, float b) { float r = fmodf(a, b); return r != 0 && (b < 0) != (r < 0) ? r + b : r; }
+FUNCTION double floor_mod(double a, double b) { double r = fmod(a, b); return r != 0 && (b < 0) != (r < 0) ? r + b : r; }
+// integers: a zero divisor gives zero, not a trap; the most negative number survives -1
+template <typename T> FUNCTION T floor_div(T a, T b) {
+    if (b == 0) return 0;
+    if (b == T(-1)) return T(0 - (UNSIGNED)a);
+    T q = a / b;
+    return q - T(a % b != 0 && (a < 0) != (b < 0));
+}
+template <typename T> FUNCTION T trunc_mod(T a, T b) { return b == 0 || b == T(-1) ? T(0) : T(a % b); }
+template <typename T> FUNCTION T floor_mod(T a, T b) {
+    T r = trunc_mod(a, b);
+    return r != 0 && (r < 0) != (b < 0) ? T(r + b) : r;
+}
+template <typename T> FUNCTION T int_pow(T a, T b) {
+    if (b < 0) return a == 1 ? T(1) : a == T(-1) ? (b & 1 ? T(-1) : T(1)) : T(0);
+    UNSIGNED result = 1, base = (UNSIGNED)a;
+    for (; b > 0; b >>= 1, base *= base) if (b & 1) result *= base;
+    return T(result);
+}
+"""
+
+_OLD_VECTOR_FORMS = ("exp", "log", "sin", "cos", "pow")  # in glibc's libmvec since 2.22
+_NEW_VECTOR_FORMS = (  # since 2.35; fmod, round and the like have none
+    *("exp2", "expm1", "log2", "log10", "log1p", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "erf", "atan2"),
+)
+
+
+def _vector_forms(names: tuple[str, ...]) -> str:
+    """Declarations that let the compiler call the vector versions of functions in loops, without -ffast-math."""
+    lines = []
+    for name in names:
+        for suffix, number in (("f", "float"), ("", "double")):
+            operands = ", ".join([number] * (2 if name in ("pow", "atan2") else 1))
+            lines.append(f"VECTOR_FORM {number} {name}{suffix}({operands}) noexcept;")
+    return "\n".join(lines)
+
+
+CPP = (
+    f"""#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+
+#define VECTOR_FORM extern "C" __attribute__((simd("notinbranch")))
+#if defined(__x86_64__) && defined(__GLIBC__)
+{_vector_forms(_OLD_VECTOR_FORMS)}
+#if __GLIBC_PREREQ(2, 35)
+{_vector_forms(_NEW_VECTOR_FORMS)}
+#endif
+#endif
+"""
+    + """
+#define FUNCTION [[maybe_unused]] static inline
+#define UNSIGNED uint64_t
+#define INF_F __builtin_inff()
+#define INF_D __builtin_inf()
+#define NAN_F __builtin_nanf("")
+#define NAN_D __builtin_nan("")
+"""
+    + _SHARED
+    + """
+struct half_t { uint16_t bits; };
+struct bfloat_t { uint16_t bits; };
+FUNCTION float float_from(uint32_t bits) { float x; std::memcpy(&x, &bits, 4); return x; }
+FUNCTION uint32_t bits_of(float x) { uint32_t bits; std::memcpy(&bits, &x, 4); return bits; }
+FUNCTION float float_of(bfloat_t x) { return float_from(uint32_t(x.bits) << 16); }
+FUNCTION bfloat_t bfloat_of(float x) {
+    uint32_t bits = bits_of(x), rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    return {uint16_t(x != x ? 0x7fc0 : rounded)};
+}
+FUNCTION float float_of(half_t x) {
+    uint32_t shifted = uint32_t(x.bits & 0x7fff) << 13;
+    uint32_t finite = bits_of(float_from(shifted) * 0x1p112f), special = shifted | 0x7f800000;
+    return float_from((uint32_t(x.bits & 0x8000) << 16) | (shifted >= 0x0f800000 ? special : finite));
+}
+FUNCTION half_t half_of(float x) {
+    uint32_t bits = bits_of(x), sign = (bits >> 16) & 0x8000, size = bits & 0x7fffffff;
+    uint32_t normal = (size - 0x38000000 + 0xfff + ((size >> 13) & 1)) >> 13;  // ties to even
+    uint32_t small = bits_of(float_from(size) + 0.5f) - 0x3f000000;            // the addition rounds to a multiple of 2^-24
+    uint32_t large = size > 0x7f800000 ? 0x7e00 : 0x7c00;
+    return {uint16_t(sign | (size < 0x38800000 ? small : size >= 0x477ff000 ? large : normal))};
+}
+FUNCTION float reciprocal_sqrt(float x) { return 1.0f / sqrtf(x); }
+FUNCTION double reciprocal_sqrt(double x) { return 1.0 / sqrt(x); }
+// n / d for 0 <= n < 2^63, with the multiplier and shift that the host made from d
+FUNCTION int64_t divide(int64_t n, int64_t multiplier, int64_t shift) {
+    uint64_t high = uint64_t((unsigned __int128)uint64_t(n) * uint64_t(multiplier) >> 64);
+    return int64_t((high + uint64_t(n)) >> shift);
+}
+[[maybe_unused]] static void report(int64_t* status, int64_t number, int64_t position, int64_t value) {
+    int64_t none = 0;
+    if (__atomic_compare_exchange_n(status, &none, number, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+        status[1] = position;
+        status[2] = value;
+    }
+}
+template <typename T> constexpr T least_like(T) {
+    if constexpr (std::numeric_limits<T>::has_infinity) return -std::numeric_limits<T>::infinity();
+    return std::numeric_limits<T>::lowest();
+}
+template <typename T> constexpr T greatest_like(T) {
+    if constexpr (std::numeric_limits<T>::has_infinity) return std::numeric_limits<T>::infinity();
+    return std::numeric_limits<T>::max();
+}
+#pragma omp declare reduction(greatest : float, double, int64_t, int32_t, int16_t, int8_t, uint8_t : \\
+    omp_out = max_of(omp_out, omp_in)) initializer(omp_priv = least_like(omp_orig))
+#pragma omp declare reduction(least : float, double, int64_t, int32_t, int16_t, int8_t, uint8_t : \\
+    omp_out = min_of(omp_out, omp_in)) initializer(omp_priv = greatest_like(omp_orig))
+"""
+)
+
+CUDA = (
+    """#include <cuda_fp16.h>
+#include <cuda_bf16.h>
+
+#define FUNCTION static __device__ __forceinline__
+#define UNSIGNED unsigned long long
+#define INF_F __int_as_float(0x7f800000)
+#define INF_D __longlong_as_double(0x7ff0000000000000LL)
+#define NAN_F __int_as_float(0x7fc00000)
+#define NAN_D __longlong_as_double(0x7ff8000000000000LL)
+"""
+    + _SHARED
+    + """
+FUNCTION float float_of(__half x) { return __half2float(x); }
+FUNCTION float float_of(__nv_bfloat16 x) { return __bfloat162float(x); }
+FUNCTION __half half_of(float x) { return __float2half_rn(x); }
+FUNCTION __nv_bfloat16 bfloat_of(float x) { return __float2bfloat16_rn(x); }
+FUNCTION float reciprocal_sqrt(float x) { return rsqrtf(x); }
+FUNCTION double reciprocal_sqrt(double x) { return rsqrt(x); }
+// n / d with the multiplier and shift that the host made from d: for 0 <= n < 2^31, and for 0 <= n < 2^63
+FUNCTION int divide(int n, unsigned multiplier, unsigned shift) {
+    return int((__umulhi(unsigned(n), multiplier) + unsigned(n)) >> shift);
+}
+FUNCTION long long divide(long long n, unsigned long long multiplier, unsigned long long shift) {
+    return (long long)((__umul64hi(n, multiplier) + (unsigned long long)n) >> shift);
+}
+FUNCTION void report(long long* status, long long number, long long position, long long value) {
+    if (atomicCAS((unsigned long long*)status, 0ull, (unsigned long long)number) == 0) {
+        status[1] = position;
+        status[2] = value;
+    }
+}
+// neighbouring elements, moved by one access
+template <typename T, int N> struct alignas(sizeof(T) * N) Pack { T at[N]; };
+// joining across the threads of a warp, and of a block with the help of shared memory
+struct Add { template <typename T> __device__ T operator()(T a, T b) const { return a + b; } };
+struct Multiply { template <typename T> __device__ T operator()(T a, T b) const { return a * b; } };
+struct Greatest { template <typename T> __device__ T operator()(T a, T b) const { return max_of(a, b); } };
+struct Least { template <typename T> __device__ T operator()(T a, T b) const { return min_of(a, b); } };
+struct Or { template <typename T> __device__ T operator()(T a, T b) const { return T(a | b); } };
+struct And { template <typename T> __device__ T operator()(T a, T b) const { return T(a & b); } };
+template <typename Join, typename T> FUNCTION T join_warp(T value, Join join) {
+    for (int distance = 16; distance > 0; distance /= 2) value = join(value, (T)__shfl_xor_sync(~0u, value, distance));
+    return value;
+}
+template <typename Join, typename T> FUNCTION T join_block(T value, T identity, Join join, T* shared) {
+    value = join_warp(value, join);
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    __syncthreads();
+    if (lane == 0) shared[warp] = value;
+    __syncthreads();
+    return join_warp(lane < warps ? shared[lane] : identity, join);
+}
+"""
+)
