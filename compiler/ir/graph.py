@@ -1,7 +1,8 @@
 """The tensor program: values, the nodes that make them, and a builder that checks shapes while it builds.
 
-Nodes are immutable; applying the same operator to the same values with the same attributes gives the same value. Shape
-constraints go into the builder's system as nodes are added, so a contradiction is an error at the line that causes it."""
+Nodes are immutable; applying the same operator to the same values with the same attributes gives the same
+value. Shape constraints go into the builder's system as nodes are added, so a contradiction is an error at the
+line that causes it."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ class Value:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One application of an operator. `attributes` are plain, hashable values; `source` is "file:line" of the user's code."""
+    """One application of an operator. `attributes` are plain, hashable values; `source` is "file:line" of the
+    user's code."""
 
     op: Op
     inputs: tuple[Value, ...]
@@ -115,30 +117,29 @@ class GraphBuilder:
 
     def apply_all(self, op: Op, *inputs: Value, **attributes: Any) -> tuple[Value, ...]:
         """All results of `op`: its shape rule gives one Shape, or a tuple of Shapes; likewise its dtype rule."""
+        return self.add(op, inputs, attributes)
+
+    def add(
+        self, op: Op, inputs: tuple[Value, ...], attributes: Mapping[str, Any], names: Sequence[str] = ()
+    ) -> tuple[Value, ...]:
+        """As `apply_all`; `names` are the results' names, which are made up if not given."""
         key = (op.name, inputs, tuple(sorted((k, _hashable(v)) for k, v in attributes.items())))
         if key in self._made:
             return self._made[key]
-        infer = self.infer(op, inputs)
         types = [value.type for value in inputs]
-        shapes = op.shape(infer, *types, **attributes)
+        shapes = op.shape(self.infer(op, inputs), *types, **attributes)
         dtypes = op.dtype(*types, **attributes)
         if not isinstance(dtypes, tuple):
             shapes, dtypes = (shapes,), (dtypes,)
+        if not names:
+            stem = f"{op.name}_{len(self._nodes)}"
+            names = [stem] if len(dtypes) == 1 else [f"{stem}_{k}" for k in range(len(dtypes))]
         node = Node(op, inputs, attributes, self.source)
-        stem = f"{op.name}_{len(self._nodes)}"
         results = tuple(
-            Value(
-                stem if len(dtypes) == 1 else f"{stem}_{k}",
-                Type(tuple(as_expr(d) for d in shape), dt),
-                "node",
-                node,
-                k,
-            )
-            for k, (shape, dt) in enumerate(zip(shapes, dtypes, strict=True))
+            Value(name, Type(tuple(as_expr(d) for d in shape), dtype), "node", node, k)
+            for k, (name, shape, dtype) in enumerate(zip(names, shapes, dtypes, strict=True))
         )
-        object.__setattr__(
-            node, "results", results
-        )  # the knot between a node and its values is tied once, here
+        object.__setattr__(node, "results", results)  # the knot of a node and its values is tied once, here
         self._nodes.append(node)
         self._made[key] = results
         return results
@@ -180,8 +181,8 @@ def live(nodes: Sequence[Node], outputs: Iterable[Value]) -> list[Node]:
 def rewrite(
     graph: Graph, replace: Callable[[GraphBuilder, Node, tuple[Value, ...]], Sequence[Value] | None]
 ) -> Graph:
-    """A new graph, node by node. `replace(builder, node, new_inputs)` gives the values that stand for the node's results
-    (built with `builder`), or None to keep the node. Shapes are inferred again, into the same system."""
+    """A new graph, node by node. `replace(builder, node, new_inputs)` gives the values that stand for the node's
+    results (built with `builder`), or None to keep the node. Shapes are inferred again, into the same system."""
     build = GraphBuilder(graph.name, graph.system)
     made: dict[Value, Value] = {v: build.input(v.name, v.shape, v.dtype) for v in graph.inputs}
     made |= {v: build.parameter(v.name, v.shape, v.dtype) for v in graph.parameters}

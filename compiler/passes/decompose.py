@@ -1,7 +1,7 @@
 """Composites are replaced by their definitions until none is left but those that a library takes.
 
-A graph and the names to keep come in; a graph of the same meaning comes out, whose nodes are coordinate rules, kept library
-calls and opaque nodes. The definitions are the operators' own `expand` rules."""
+A graph and the names to keep come in; a graph of the same meaning comes out, whose nodes are coordinate
+rules, kept library calls and opaque nodes. The definitions are the operators' own `expand` rules."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from collections.abc import Collection, Sequence
 
 from dlcb.compiler.ir.graph import Graph, GraphBuilder, Node, Value, rewrite
 
-LIBRARY = frozenset({"attention", "linear", "matmul", "convolution"})
 
-
-def decompose(graph: Graph, keep: Collection[str] = LIBRARY) -> Graph:
+def decompose(graph: Graph, keep: Collection[str]) -> Graph:
     """`graph` without any operator that has a definition in terms of others, except those named in `keep`."""
 
     def is_composite(node: Node) -> bool:
