@@ -1,7 +1,7 @@
-"""One member of a crowd: a process of its own that works on a shared folder until it is done or killed.
+"""A crowd of processes that work on one folder until they are done or killed.
 
-`python crowd.py <task> <folder> <number>`; tasks are the functions below. A task that finds anything wrong ends
-with a traceback and a status above zero.
+`python crowd.py <task> <folder> <members>`; tasks are the functions below, each member is a fork with a
+number. A member that finds anything wrong ends with a traceback, and the crowd with a status above zero.
 """
 
 import hashlib
@@ -10,12 +10,15 @@ import random
 import signal
 import sys
 import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from dlcb.kernel_cache import open_store, prune, single_flight, stat
 
 SHARED_KEYS = 12
-ROUNDS = 40
+ROUNDS = 25
 
 
 def key_of(name: str) -> str:
@@ -28,22 +31,19 @@ def payload_of(name: str) -> bytes:
 
 
 def publish_and_read(folder: Path, number: int) -> None:
-    """Put and get keys that all share and keys of our own, in our own order. Nothing but the right bytes or a miss."""
+    """Put and get keys that all share and keys of our own; each get is the right bytes or a miss."""
     store = open_store(folder, limit_bytes=600_000, memory_bytes=0)
     order = random.Random(number)
     for round_ in range(ROUNDS):
-        name = (
-            f"shared {order.randrange(SHARED_KEYS)}" if order.random() < 0.7 else f"own {number} {round_ % 8}"
-        )
+        shared = order.random() < 0.7
+        name = f"shared {order.randrange(SHARED_KEYS)}" if shared else f"own {number} {round_ % 8}"
         store.put(key_of(name), payload_of(name), kind="kernel", label=name)
         for looked in (name, f"shared {order.randrange(SHARED_KEYS)}"):
             got = store.get(key_of(looked))
             assert got in (None, payload_of(looked)), f"wrong bytes for {looked}"
             path = store.path(key_of(looked))
-            try:
+            with suppress(FileNotFoundError):  # evicted meanwhile, which `path` says may happen
                 assert path is None or path.read_bytes() == payload_of(looked), f"wrong file for {looked}"
-            except FileNotFoundError:
-                pass  # evicted between the two lines, which `path` says may happen
 
 
 def prune_all_the_time(folder: Path, number: int) -> None:
@@ -59,7 +59,7 @@ def prune_all_the_time(folder: Path, number: int) -> None:
 def publish_the_same(folder: Path, number: int) -> None:
     """Everybody publishes one key with one payload and must find it at once."""
     store = open_store(folder, memory_bytes=0)
-    for round_ in range(20):
+    for round_ in range(10):
         name = f"same {round_}"
         store.put(key_of(name), payload_of(name))
         assert store.get(key_of(name)) == payload_of(name)
@@ -77,18 +77,18 @@ def compile_once(folder: Path, number: int) -> None:
 
 
 def publish_until_killed(folder: Path, number: int) -> None:
-    """Publish for ever, telling the parent once the first is there."""
+    """Publish for ever, telling who started us which process to kill once the first is there."""
     store = open_store(folder, memory_bytes=0)
     for round_ in range(10**9):
         name = f"own {number} {round_ % 20}"
         store.put(key_of(name), payload_of(name) + bytes(round_))
         if round_ == 0:
-            print("started", flush=True)
+            print(os.getpid(), flush=True)
 
 
 def die_at_every_step(folder: Path, number: int) -> None:
-    """Put, replace, pin, evict and unpin in a child that is killed at its first call of the system, then at its
-    second, and so on until it lives through; after each death the folder must serve and be served as ever.
+    """Put, replace, pin, evict and unpin in a child that is killed at its first call of the system, then
+    at its second, and so on until it lives through; after each death the folder must serve as ever.
     """
     kept, changed = key_of("kept"), key_of("changed")
     store = open_store(folder, memory_bytes=0)
@@ -111,7 +111,7 @@ def die_at_every_step(folder: Path, number: int) -> None:
         assert store.get(kept) == b"kept"
         assert store.get(changed) is None
         if survived:
-            print(deaths)
+            print(deaths, flush=True)
             return
 
 
@@ -134,6 +134,21 @@ def _change_and_die(folder: Path, key: str, deaths: int) -> None:
     store.disk.prune(10)
 
 
+def fork(task: Callable[[Path, int], None], folder: Path, number: int) -> int:
+    """The process id of a new member."""
+    member = os.fork()
+    if member == 0:
+        try:
+            task(folder, number)
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+        os._exit(0)
+    return member
+
+
 if __name__ == "__main__":
-    task, folder, number = sys.argv[1:]
-    globals()[task](Path(folder), int(number))
+    task_name, folder_name, count = sys.argv[1:]
+    crowd = [fork(globals()[task_name], Path(folder_name), number) for number in range(int(count))]
+    sys.exit(any([os.waitpid(member, 0)[1] for member in crowd]))

@@ -51,8 +51,11 @@ def test_another_payload_replaces_the_first(store: LayeredStore, key: Keys) -> N
 @pytest.mark.parametrize("bad", ["", "x", "A" * 64, "../" * 21 + "a"])
 def test_what_is_no_digest_is_no_key(store: LayeredStore, bad: str) -> None:
     calls = [
-        lambda: store.get(bad), lambda: store.put(bad, b""), lambda: store.path(bad), lambda: store.pin(bad, "o")
-    ]  # fmt: skip
+        lambda: store.get(bad),
+        lambda: store.put(bad, b""),
+        lambda: store.path(bad),
+        lambda: store.pin(bad, "owner"),
+    ]
     for call in calls:
         with pytest.raises(ValueError, match="sha256"):
             call()
@@ -279,7 +282,8 @@ def test_a_generator_that_changed_leaves_the_old_entries_to_age_out(folder: Path
 def test_a_pin_outlives_the_process_and_ends_with_its_owner(folder: Path, key: Keys) -> None:
     code = (
         "import sys, pathlib; from dlcb.kernel_cache import open_store; "
-        "store = open_store(pathlib.Path(sys.argv[1])); store.pin(sys.argv[2], 'resnet/1'); store.put(sys.argv[2], b'p')"
+        "store = open_store(pathlib.Path(sys.argv[1])); "
+        "store.pin(sys.argv[2], 'resnet/1'); store.put(sys.argv[2], b'p')"
     )
     subprocess.run([sys.executable, "-c", code, folder, key(1)], check=True)
     store = open_store(folder, memory_bytes=0)

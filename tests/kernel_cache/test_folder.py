@@ -1,5 +1,5 @@
-"""Which folders are used and which are refused. What root may do that others may not is tested in a child that
-gives up being root.
+"""Which folders are used and which are refused. What root may do that others may not is tested in a child
+that gives up being root.
 """
 
 import os

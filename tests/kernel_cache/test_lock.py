@@ -32,9 +32,9 @@ def holder(store: LayeredStore, key: Callable[[object], str]) -> subprocess.Pope
 def test_a_flight_held_elsewhere_times_out_with_both_sides_named(
     store: LayeredStore, key: Callable[[object], str], holder: subprocess.Popen[str]
 ) -> None:
-    with pytest.raises(LockTimeout, match=rf"{key(1)}\.lock for the 0.01 s that the work on {key(1)}"):
-        with single_flight(store.folder, key(1), timeout=0.01):
-            raise AssertionError("not reached")
+    message = rf"{key(1)}\.lock for the 0.01 s that the work on {key(1)}"
+    with pytest.raises(LockTimeout, match=message), single_flight(store.folder, key(1), timeout=0.01):
+        raise AssertionError("not reached")
     with single_flight(store.folder, key(2), timeout=0.01):
         pass
     holder.communicate("")

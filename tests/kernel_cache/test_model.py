@@ -1,4 +1,4 @@
-"""Random histories of a store against a dictionary: a get is the last payload put, or a miss that has a reason."""
+"""Random histories of a store beside a dictionary: a get is the last payload put, or a miss with a reason."""
 
 import os
 import tempfile
@@ -19,7 +19,7 @@ payloads = st.binary(max_size=30) | st.integers(0, 6_000).map(bytes)
 
 
 class StoreAgainstDictionary(RuleBasedStateMachine):
-    """`put` is what must be there; `maybe` what may have been evicted, but if there must be right."""
+    """`kept` is what must be there; `maybe` what was evicted, but may be there still in memory."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A remote in memory or in a folder stands for one far away; one whose driver raises stands for one that is down."""
+"""A remote in memory or in a folder stands for one far away, a driver that raises for one that is down."""
 
 import os
 import time
