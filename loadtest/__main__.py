@@ -8,7 +8,6 @@ with 1 if anything failed.
 import asyncio
 import secrets
 import sys
-import urllib.error
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,11 +24,13 @@ from dlcb.loadtest.drive import Request, Tally, alone, closed_loop, open_loop
 from dlcb.loadtest.reference import Reference, eager_references
 from dlcb.loadtest.scenarios import SCENARIOS, Scenario, draw
 from dlcb.loadtest.wire import WireError
+from dlcb.server.errors import ConfigError
 
 IDENTITY = Path(__file__).with_name("identity.yaml")
 RESULTS = Path(__file__).with_name("results")
-app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
-console = Console()
+MENDABLE = (launch.LaunchError, ConfigError, WireError, OSError)
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+console = Console(width=None if sys.stdout.isatty() else 120)
 
 
 @app.command()
@@ -51,7 +52,7 @@ def run(
     seed = secrets.randbits(32) if seed is None else seed
     loop = f"open loop, {rate:g} arrivals/s" if rate else "closed loop"
     console.print(f"seed {seed}; {loop}; {connections} connections; {seconds:g} s a scenario")
-    references = eager_references(eager or start)
+    references = eager_references(eager or start, {one.model for one in chosen})
     with ExitStack() as stack:
         if start:
             url = f"http://{launch.HOST}:{stack.enter_context(launch.server(start))}"
@@ -155,7 +156,7 @@ def _measure(
         )
     return {
         "scenario": scenario.name,
-        "reference": "eager" if reference else "the same request alone",
+        "reference": "eager" if reference else "itself, alone",
         **report.summary(tally),
         "failures": tally.failures,
         "shape_cache": report.shape_cache(before, report.scrape(url), scenario.model),
@@ -191,13 +192,7 @@ def main() -> None:
     """Runs the command; what a user can mend is one line on standard error and exit code 1."""
     try:
         app()
-    except (
-        launch.LaunchError,
-        WireError,
-        ConnectionError,
-        urllib.error.URLError,
-        FileNotFoundError,
-    ) as error:
+    except MENDABLE as error:
         console.print(f"error: {error}", style="red", highlight=False)
         sys.exit(1)
 

@@ -7,7 +7,7 @@ error, or a factory that fails, raises; a model without a factory has no referen
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +18,16 @@ from dlcb.server import settings
 Reference = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 
-def eager_references(config: Path | None) -> dict[str, Reference]:
-    """A reference for each model of `config` that has a factory; none without a config."""
+def eager_references(config: Path | None, models: Collection[str]) -> dict[str, Reference]:
+    """A reference for those of `models` that `config` names with a factory; none without a config."""
     if config is None:
         return {}
     read = settings.read(config)
-    return {model.name: eager_reference(model.source(read.folder)) for model in read.models if model.factory}
+    return {
+        model.name: eager_reference(model.source(read.folder))
+        for model in read.models
+        if model.factory and model.name in models
+    }
 
 
 def eager_reference(source: ModelSource) -> Reference:

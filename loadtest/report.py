@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -26,9 +27,12 @@ VERSIONS = ("dlcb", "torch", "numpy", "uvicorn", "httptools", "uvloop", "orjson"
 
 
 def scrape(url: str) -> Samples:
-    """Every sample at `url`/metrics by name and sorted labels."""
-    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
+    """Every sample at `url`/metrics by name and sorted labels; ConnectionError when nobody answers there."""
+    try:
+        with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+    except urllib.error.URLError as error:
+        raise ConnectionError(f"no server answers at {url}/metrics: {error.reason}") from error
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
