@@ -109,12 +109,16 @@ def toposort(roots: Iterable[Expr], enter: Callable[[Expr], bool] = lambda node:
             stack.extend((arg, False) for arg in reversed(node.args) if arg not in seen)
 
 
-def rebuild(roots: list[Expr], replace: Mapping[Expr, Expr], remake: Callable[[Expr, tuple[Expr, ...]], Expr]) -> list[Expr]:
+def rebuild(
+    roots: list[Expr], replace: Mapping[Expr, Expr], remake: Callable[[Expr, tuple[Expr, ...]], Expr]
+) -> list[Expr]:
     """`roots` with every node of `replace` exchanged; `remake(node, new_args)` builds a node whose arguments changed.
 
     A node under which nothing changes is returned as it is."""
     done: dict[Expr, Expr] = dict(replace)
     for node in toposort(roots, lambda n: n not in done):
         args = tuple(done[arg] for arg in node.args)
-        done[node] = node if all(new is old for new, old in zip(args, node.args, strict=True)) else remake(node, args)
+        done[node] = (
+            node if all(new is old for new, old in zip(args, node.args, strict=True)) else remake(node, args)
+        )
     return [done[root] for root in roots]

@@ -45,7 +45,9 @@ def load(buffer: str, offset: Expr | int, dtype: DType, guard: Expr = TRUE) -> E
     return intern("load", (as_expr(offset), guard), buffer, dtype)
 
 
-def check(x: Expr, low: Expr | int, high: Expr | int, label: str, position: Expr | int, guard: Expr = TRUE) -> Expr:
+def check(
+    x: Expr, low: Expr | int, high: Expr | int, label: str, position: Expr | int, guard: Expr = TRUE
+) -> Expr:
     """`x` itself; when `guard` holds and not low <= x < high, the fact is recorded under `label` with `position` and `x`.
 
     `position` is the row-major position of `x` in the tensor of indices that `label` names. What reads at a checked index
@@ -80,7 +82,9 @@ def as_expr(x: Expr | int | float | bool, like: DType | None = None) -> Expr:
         return const(x, BOOL)
     if isinstance(x, int):
         return const(x)
-    raise TypeError(f"expected an expression or an integer, found {x!r}; a float constant needs a type: const(x, dtype)")
+    raise TypeError(
+        f"expected an expression or an integer, found {x!r}; a float constant needs a type: const(x, dtype)"
+    )
 
 
 def apply(name: str, *operands: Expr | int | float | bool) -> Expr:
@@ -116,7 +120,7 @@ def _order(x: Expr) -> tuple[int, str]:
     return rank, x.digest.hex() if rank == 0 else "" if rank == 3 else x.value
 
 
-def _identity(name: str, args: list[Expr]) -> Expr | None:  # noqa: PLR0915 - one branch a law
+def _identity(name: str, args: list[Expr]) -> Expr | None:
     a = args[0]
     if name == "neg" and not a.dtype.is_float:
         return apply("sub", const(0, a.dtype), a)  # so that the rules know one spelling
@@ -269,4 +273,6 @@ def product(factors: Iterable[Expr | int]) -> Expr:
     return result
 
 
-Expr._apply = staticmethod(apply)  # the infix operators of expr.ops.Arithmetic build through the constructor above
+Expr._apply = staticmethod(
+    apply
+)  # the infix operators of expr.ops.Arithmetic build through the constructor above

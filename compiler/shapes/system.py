@@ -3,82 +3,33 @@ expressions, decisions and, at the end, a solution come out. A contradiction is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import lcm
 
 from dlcb.compiler.errors import ShapeError
+from dlcb.compiler.expr.bounds import Interval
 from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import FALSE, ONE, TRUE, as_expr, equal, size, substitute, where
+from dlcb.compiler.expr.node import FALSE, ONE, TRUE, ZERO, as_expr, equal, size, substitute, where
+from dlcb.compiler.shapes.rules import STATEMENTS
+from dlcb.compiler.shapes.solution import Solution, Verdict, necessary
+from dlcb.compiler.shapes.statement import UNSTATED, Guard, Provenance, Saying, Statement, in_words
+from dlcb.compiler.solver.engine import STEPS, Engine, Report
+from dlcb.compiler.solver.simplify import Facts, Simplifier
+
+__all__ = ["Guard", "Inference", "Interval", "Provenance", "Report", "Solution", "System", "Verdict"]
 
 
 @dataclass(frozen=True)
-class Provenance:
-    """Where a statement comes from: the operator, "file:line" of the user's code, and the operands in words."""
-
-    operator: str = ""
-    source: str = ""
-    detail: str = ""
-
-
-UNSTATED = Provenance()
-
-
-@dataclass(frozen=True)
-class Interval:
-    low: int | None
-    high: int | None
-
-
-@dataclass(frozen=True)
-class Guard:
-    """A condition over sizes that run time must check. `declared`: from the user's contract, not derived from the program."""
-
-    condition: Expr
-    why: Provenance
-    declared: bool = False
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What a size variable turned out to be: "literal", "named" (a parameter) or "residual" (computed from others)."""
-
-    kind: str
-    low: int
-    high: int | None
-    multiple: int
-    reason: Provenance
-
-
-@dataclass(frozen=True)
-class Report:
-    stopped: str
-    fired: Mapping[str, int]
-    steps: int
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Solution:
-    substitution: Mapping[Expr, Expr]
-    verdicts: Mapping[str, Verdict]
-    guards: tuple[Guard, ...]
-    report: Report
-
-    def apply(self, e: Expr) -> Expr:
-        return substitute(e, self.substitution)
-
-
 class Inference:
-    """The protocol of ir.op.Inference for one operator: every statement carries its provenance."""
+    """The protocol of ir.op.Inference for one operator: every statement carries the operator's provenance."""
 
-    def __init__(self, system: System, why: Provenance) -> None:
-        self.system, self.why = system, why
+    system: System
+    why: Provenance
 
     def _because(self, what: str) -> Provenance:
-        if not what:
-            return self.why
-        detail = f"{what} of {self.why.detail}" if self.why.detail else what
-        return Provenance(self.why.operator, self.why.source, detail)
+        detail = f"{what} of {self.why.detail}" if what and self.why.detail else what or self.why.detail
+        return replace(self.why, detail=detail)
 
     def equal(self, a: Expr, b: Expr, what: str = "") -> Expr:
         return self.system.equal(a, b, self._because(what))
@@ -96,88 +47,295 @@ class Inference:
         return self.system.known(condition)
 
     def fresh(self, hint: str, low: int = 0, high: int | None = None) -> Expr:
-        return self.system.fresh(hint, low, high)
+        return self.system.runtime_size(hint, low, high)
 
 
 class System:
-    def __init__(self) -> None:
+    """Facts about size variables and the guards they rest on. `budget` limits the engine's steps: when it is spent, statements are kept
+    as guards without being solved."""
+
+    def __init__(self, budget: int = STEPS) -> None:
+        self.facts = Facts()
+        self.simplifier = Simplifier(self.facts, budget=budget)
+        self._engine = Engine(STATEMENTS, budget)
+        self._age: dict[Expr, int] = {}
         self._names: set[str] = set()
-        self._order: dict[Expr, int] = {}
-        self._ranges: dict[Expr, Interval] = {}
-        self._same: dict[Expr, Expr] = {}
+        self._reasons: dict[
+            Expr, Provenance
+        ] = {}  # the latest statement that says something about a size variable
+        self._watching: dict[Expr, set[Expr]] = {}  # size variable -> truths that mention it
+        self._joined: dict[Expr, tuple[Expr, ...]] = {}  # result of a broadcast -> the sizes it joins
         self._guards: list[Guard] = []
 
-    def fresh(self, hint: str, low: int = 0, high: int | None = None) -> Expr:
-        name, k = hint, 0
-        while name in self._names:
-            k += 1
-            name = f"{hint}_{k}"
-        self._names.add(name)
-        symbol = size(name)
-        self._order[symbol] = len(self._order)
-        self._ranges[symbol] = Interval(low, high)
+    # ---- size variables ----------------------------------------------------------------------------------------------
+
+    def fresh(self, hint: str, low: int = 0, high: int | None = None, why: Provenance = UNSTATED) -> Expr:
+        """A new, uniquely named size variable. A range other than 0 and up is declared: run time checks it."""
+        symbol = self.runtime_size(hint, low, high)
+        if low > 0:
+            self._guards.append(Guard(as_expr(low) <= symbol, why, declared=True))
+        if high is not None:
+            self._guards.append(Guard(symbol <= high, why, declared=True))
         return symbol
 
+    def runtime_size(self, hint: str, low: int = 0, high: int | None = None) -> Expr:
+        """A new size variable for something that run time measures; its range holds by construction and is not checked."""
+        name, count = hint, 0
+        while name in self._names:
+            count += 1
+            name = f"{hint}_{count}"
+        self._names.add(name)
+        symbol = size(name)
+        self.age(symbol)
+        if low > 0 or high is not None:
+            self.facts.ranges[symbol] = Interval(max(low, 0), high)
+            self.simplifier.forget()
+        return symbol
+
+    def age(self, symbol: Expr) -> int:
+        """When a size variable was first met: of two equal ones the older represents both."""
+        self._names.add(symbol.value)
+        return self._age.setdefault(symbol, len(self._age))
+
     def inference(self, why: Provenance) -> Inference:
+        """What a shape rule talks to."""
         return Inference(self, why)
 
-    def equal(self, a: Expr, b: Expr, why: Provenance = UNSTATED) -> Expr:
-        a, b = self.simplify(as_expr(a)), self.simplify(as_expr(b))
-        if a is b:
-            return a
-        if a.is_const and b.is_const:
-            raise ShapeError(f"{why.operator}: {a!r} and {b!r} must be equal: {why.detail}", source_line=why.source)
-        if a.op == "size" and b.op == "size" and self._order.get(a, 0) < self._order.get(b, 0):
-            a, b = b, a
-        if b.op == "size" and a.op != "size":
-            a, b = b, a
-        self._guards.append(Guard(equal(a, b), why))
-        if a.op == "size" and a not in b.free:
-            self._same[a] = b
-        return b
+    # ---- statements --------------------------------------------------------------------------------------------------
 
-    def broadcast(self, a: Expr, b: Expr, why: Provenance = UNSTATED) -> Expr:
+    def equal(self, a: Expr | int, b: Expr | int, why: Provenance = UNSTATED) -> Expr:
+        """States a == b and gives their simplest common form. ShapeError where they cannot be equal."""
+        a, b = as_expr(a), as_expr(b)
+        if a is not b:
+            self._state(equal(a, b), why, said=Saying(a, "must equal", b))
+        first, second = self.simplify(a), self.simplify(b)
+        return second if second.is_const or (second.op == "size" and first.op != "size") else first
+
+    def broadcast(self, a: Expr | int, b: Expr | int, why: Provenance = UNSTATED) -> Expr:
+        """The size that `a` and `b` broadcast to: equal, or one of them is 1. Free sizes may turn out to be 1 at run time."""
         a, b = self.simplify(as_expr(a)), self.simplify(as_expr(b))
         if a is b or b is ONE:
             return a
         if a is ONE:
             return b
-        if a.is_const and b.is_const:
-            raise ShapeError(f"{why.operator}: {a!r} does not broadcast with {b!r}: {why.detail}", source_line=why.source)
-        self._guards.append(Guard(equal(a, b) | equal(a, 1) | equal(b, 1), why))
-        return a if a.is_const else b if b.is_const else where(equal(a, 1), b, a)
+        left, right = self._members(a), self._members(b)
+        together = tuple(dict.fromkeys((*left, *right)))
+        if len(together) == len(left):
+            return a
+        if len(together) == len(right):
+            return b
+        either = equal(a, b) | equal(a, ONE) | equal(b, ONE)
+        self._state(either, why, said=Saying(a, "does not broadcast with", b))
+        return self._join(together)
+
+    def _members(self, e: Expr) -> tuple[Expr, ...]:
+        """The sizes that `e` is the broadcast of, without those now known to be 1 or equal."""
+        members = dict.fromkeys(self.simplify(member) for member in self._joined.get(e, (e,)))
+        return tuple(member for member in members if member is not ONE) or (ONE,)
+
+    def _join(self, members: tuple[Expr, ...]) -> Expr:
+        members = tuple(dict.fromkeys(self.simplify(member) for member in members))
+        for member in members:
+            if self.known(equal(member, ONE)) is False:
+                return member  # all others are equal to it or 1
+        result = members[-1]
+        for member in reversed(members[:-1]):
+            result = where(equal(member, ONE), result, member)
+        result = self.simplify(result)
+        self._joined[result] = members
+        return result
 
     def require(self, condition: Expr, why: Provenance = UNSTATED) -> None:
-        condition = self.simplify(condition)
-        if condition is FALSE:
-            raise ShapeError(f"{why.operator}: {condition!r} does not hold: {why.detail}", source_line=why.source)
-        if condition is not TRUE:
-            self._guards.append(Guard(condition, why))
+        """States a condition over sizes. ShapeError where it cannot hold."""
+        self._state(condition, why)
 
-    def exact_quotient(self, a: Expr, b: Expr, why: Provenance = UNSTATED) -> Expr:
-        self.require(equal(a % b, 0), why)
+    def exact_quotient(self, a: Expr | int, b: Expr | int, why: Provenance = UNSTATED) -> Expr:
+        """a / b, stating that b is not 0 and divides a."""
+        a, b = as_expr(a), as_expr(b)
+        self._state(as_expr(1) <= b, why, said=Saying(b, "must not be 0 where it divides", a))
+        if not (b.is_const and b.value == 0):
+            self._state(equal(a % b, ZERO), why, said=Saying(a, "must be a multiple of", b))
         return self.simplify(a // b)
 
-    def bound(self, symbol: Expr, low: int = 0, high: int | None = None, why: Provenance = UNSTATED) -> None:
-        self.require(as_expr(low) <= symbol, why)
+    def bound(
+        self,
+        symbol: Expr,
+        low: int = 0,
+        high: int | None = None,
+        why: Provenance = UNSTATED,
+        declared: bool = False,
+    ) -> None:
+        """States low <= symbol <= high."""
+        self._state(as_expr(low) <= symbol, why, declared)
+        if high is not None:
+            self._state(symbol <= high, why, declared)
+
+    def adopt(self, other: System, same: Mapping[Expr, Expr] | None = None) -> dict[Expr, Expr]:
+        """Takes over what `other` knows: its size variables, renamed where a name is taken, and its guards. `same` maps its size variables
+        to expressions of this system, as when its inputs are this one's outputs. Gives the whole mapping."""
+        mapping = dict(same or {})
+        for symbol in other._age:
+            if symbol not in mapping:
+                mapping[symbol] = self.runtime_size(symbol.value)
+        for guard in other._guards:
+            self._state(substitute(guard.condition, mapping), guard.why, guard.declared)
+        return mapping
+
+    def _state(
+        self, condition: Expr, why: Provenance, declared: bool = False, said: Saying | None = None
+    ) -> None:
+        simple = self.simplify(condition)
+        if simple is TRUE:
+            return
+        statement = Statement(simple, why, said or in_words(condition))
+        if simple is FALSE:
+            raise self.contradiction(statement)
+        for symbol in condition.free:
+            if symbol.op == "size":
+                self.age(symbol)
+        before = self._snapshot()
+        self._guards.append(Guard(condition, why, declared))
+        try:
+            self._engine.run([statement], self, self._keep)
+        except ShapeError:
+            self._restore(before)
+            raise
+
+    def _snapshot(self) -> tuple:
+        facts = self.facts
+        kept = (
+            facts.substitution,
+            facts.ranges,
+            facts.multiples,
+            facts.truths,
+            self._reasons,
+            self._watching,
+        )
+        return tuple(dict(table) for table in kept), len(self._guards)
+
+    def _restore(self, before: tuple) -> None:
+        """A statement that is refused leaves nothing behind."""
+        facts = self.facts
+        kept = (
+            facts.substitution,
+            facts.ranges,
+            facts.multiples,
+            facts.truths,
+            self._reasons,
+            self._watching,
+        )
+        for table, old in zip(kept, before[0], strict=True):
+            table.clear()
+            table.update(old)
+        del self._guards[before[1] :]
+        self.simplifier.forget()
+
+    # ---- what the rules do -------------------------------------------------------------------------------------------
+
+    def assign(self, symbol: Expr, e: Expr, it: Statement) -> tuple[Statement, ...]:
+        """`e` stands for `symbol` from now on; what was known of `symbol` is stated of `e`."""
+        interval = self.facts.ranges.pop(symbol, Interval(0))
+        multiple = self.facts.multiples.pop(symbol, 1)
+        self.facts.substitution[symbol] = e
+        inherited = [it.with_condition(as_expr(interval.low or 0) <= e)]
+        if interval.high is not None:
+            inherited.append(it.with_condition(e <= interval.high))
+        if multiple > 1:
+            inherited.append(it.with_condition(equal(e % multiple, ZERO)))
+        return (*self._changed(symbol, it), *inherited)
+
+    def narrow(self, symbol: Expr, interval: Interval, it: Statement) -> tuple[Statement, ...]:
+        """`symbol` lies in `interval` as well."""
+        narrowed = self.facts.ranges.get(symbol, Interval(0)) & interval
+        if narrowed.high is not None and narrowed.low is not None and narrowed.low > narrowed.high:
+            raise self.contradiction(it)
+        self.facts.ranges[symbol] = narrowed
+        further = self._changed(symbol, it)
+        if narrowed.low == narrowed.high:
+            return (*further, it.with_condition(equal(symbol, as_expr(narrowed.low))))
+        return further
+
+    def divide(self, symbol: Expr, divisor: int, it: Statement) -> tuple[Statement, ...]:
+        """`divisor` divides `symbol`."""
+        self.facts.multiples[symbol] = lcm(self.facts.multiples.get(symbol, 1), divisor)
+        return self._changed(symbol, it)
+
+    def _changed(self, symbol: Expr, it: Statement) -> tuple[Statement, ...]:
+        """Truths that mention `symbol` are stated again: they may be decided now, or contradict."""
+        self._reasons[symbol] = it.why
+        again = []
+        for truth in self._watching.pop(symbol, ()):
+            statement = self.facts.truths.pop(truth, None)
+            if statement is not None:
+                again.append(statement)
+        self.simplifier.forget()
+        return tuple(again)
+
+    def _keep(self, it: Statement) -> None:
+        """A statement to which no rule applies is a truth."""
+        self.facts.truths[it.condition] = it
+        for symbol in it.condition.free:
+            self._watching[symbol] = self._watching.get(symbol, set()) | {it.condition}
+        self.simplifier.forget()
+
+    def contradiction(self, it: Statement) -> ShapeError:
+        """The error that says what was stated, about which operands, and what it contradicts."""
+        message = f"{it.why.operator or 'the caller'}: {it.said}"
+        if it.why.detail:
+            message += f", for {it.why.detail}"
+        against = list(self._against(it.said.free))
+        if against:
+            message += f"; but {' and '.join(against)}"
+        return ShapeError(message, stage="shapes", node=it.why.operator, source_line=it.why.source)
+
+    def _against(self, symbols: Iterable[Expr]) -> Iterable[str]:
+        for symbol in sorted((s for s in symbols if s.op == "size"), key=self.age):
+            reason = self._reasons.get(symbol)
+            value = self.simplify(symbol)
+            by = f" by {reason}" if reason is not None else ""
+            multiple = self.divisor(value)
+            if value is not symbol:
+                yield f"{symbol!r} is {value!r}{by}"
+            elif self.bounds(symbol) != Interval(0):
+                yield f"{symbol!r} is in {self.bounds(symbol)!r}{by}"
+            elif multiple > 1:
+                yield f"{symbol!r} is a multiple of {multiple}{by}"
+
+    # ---- questions ---------------------------------------------------------------------------------------------------
 
     def simplify(self, e: Expr) -> Expr:
-        while True:
-            simple = substitute(e, {s: self._same[s] for s in e.free if s in self._same})
-            if simple is e:
-                return e
-            e = simple
+        """The simplest form of an expression under all facts; cheap to ask again until the next new fact."""
+        return self.simplifier.simplify(e)
 
     def known(self, condition: Expr) -> bool | None:
+        """True or False where the facts decide the condition, else None."""
         condition = self.simplify(condition)
-        return condition.value if condition.is_const else None
+        return bool(condition.value) if condition.is_const else None
 
     def bounds(self, e: Expr) -> Interval:
-        e = self.simplify(e)
-        return Interval(e.value, e.value) if e.is_const else self._ranges.get(e, Interval(None, None))
+        """Where the value of `e` lies."""
+        return self.simplifier.interval(self.simplify(e))
 
     def divisor(self, e: Expr) -> int:
-        return e.value if e.is_const else 1
+        """The largest constant proven to divide `e`; 0 where `e` is always 0."""
+        return self.simplifier.divisor(self.simplify(e))
 
     def solve(self) -> Solution:
-        return Solution({s: self.simplify(s) for s in self._same}, {}, tuple(self._guards), Report("fixed point", {}, 0, 0.0))
+        """The solution at the fixed point that the statements so far have led to."""
+        substitution = {symbol: self.simplify(symbol) for symbol in self.facts.substitution}
+        verdicts = {symbol.value: self._verdict(symbol) for symbol in self._age}
+        report = self.simplifier.engine.report() + self._engine.report()
+        return Solution(substitution, verdicts, necessary(self._guards), report)
+
+    def _verdict(self, symbol: Expr) -> Verdict:
+        value = self.simplify(symbol)
+        kind = "literal" if value.is_const else "named" if value.op == "size" else "residual"
+        interval = self.bounds(symbol)
+        return Verdict(
+            kind,
+            value,
+            interval.low or 0,
+            interval.high,
+            self.divisor(symbol),
+            self._reasons.get(symbol, UNSTATED),
+        )

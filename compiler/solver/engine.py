@@ -1,0 +1,104 @@
+"""The rewriting engine: rows of rules by priority, a worklist, a fixed point, a step budget and a report. What is rewritten is up to
+the instance: expressions with an operator and arguments in `simplify`, statements about sizes in `shapes`."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dlcb.compiler.solver.rule import Rule, RuleSet
+
+STEPS = 2_000_000  # rules tried or fired over the life of an engine; a program of 2,000 operators takes a tenth of it
+
+
+@dataclass(frozen=True)
+class Report:
+    """`stopped` is "fixed point" (nothing more applies) or "budget" (more may apply; every result is right, if not the simplest).
+
+    `fired`: how often each rule applied; `steps`: items looked at; `seconds`: time inside the engine."""
+
+    stopped: str
+    fired: Mapping[str, int]
+    steps: int
+    seconds: float
+
+    def __add__(self, other: Report) -> Report:
+        stopped = "budget" if "budget" in (self.stopped, other.stopped) else self.stopped
+        fired = Counter(self.fired) + Counter(other.fired)
+        return Report(stopped, dict(fired), self.steps + other.steps, self.seconds + other.seconds)
+
+
+class Engine:
+    """Applies `rules` to items that have an `op`. `budget` limits the items looked at in its whole life."""
+
+    def __init__(self, rules: RuleSet, budget: int = STEPS) -> None:
+        self.rules = tuple(sorted(rules, key=lambda rule: rule.priority))  # stable: a table's own order stays
+        names = Counter(rule.name for rule in self.rules)
+        if len(names) < len(self.rules):
+            raise ValueError(
+                f"rules need different names: {[name for name, count in names.items() if count > 1]}"
+            )
+        self.budget = budget
+        self.fired: Counter[str] = Counter()
+        self.steps = 0
+        self.exhausted = False
+        self._seconds = 0.0
+        self._nesting = 0  # a rule may ask the engine: only the outermost call is timed
+        self._by_head: dict[str, tuple[Rule, ...]] = {}
+
+    def rewrite(self, item: Any, context: Any) -> Any | None:
+        """What the first applicable rule makes of `item`; None where none applies or the budget is spent."""
+        if self.steps >= self.budget:
+            self.exhausted = True
+            return None
+        self.steps += 1
+        rules = self._by_head.get(item.op)
+        if rules is None:
+            rules = tuple(rule for rule in self.rules if rule.heads is None or item.op in rule.heads)
+            self._by_head[item.op] = rules
+        for rule in rules:
+            replacement = rule.attempt(item, context)
+            if replacement is not None:
+                self.fired[rule.name] += 1
+                return replacement
+        return None
+
+    def run(self, items: Iterable[Any], context: Any, settle: Callable[[Any], None]) -> None:
+        """Rewrites `items` to a fixed point: a replacement is a sequence of further items, empty where an item is discharged;
+        `settle` takes each item to which no rule applies."""
+        with self.timed():
+            pending = deque(items)
+            while pending:
+                item = pending.popleft()
+                replacement = self.rewrite(item, context)
+                if replacement is None:
+                    settle(item)
+                else:
+                    pending.extendleft(reversed(replacement))
+
+    def timed(self) -> _Timer:
+        """Counts the time of a `with` block as the engine's."""
+        return _Timer(self)
+
+    def report(self) -> Report:
+        return Report(
+            "budget" if self.exhausted else "fixed point", dict(self.fired), self.steps, self._seconds
+        )
+
+
+class _Timer:
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def __enter__(self) -> None:
+        if self.engine._nesting == 0:
+            self.started = time.perf_counter()
+        self.engine._nesting += 1
+
+    def __exit__(self, *error: object) -> None:
+        self.engine._nesting -= 1
+        if self.engine._nesting == 0:
+            self.engine._seconds += time.perf_counter() - self.started

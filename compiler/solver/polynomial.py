@@ -1,0 +1,168 @@
+"""The normal form of integer arithmetic: a sum of products of atoms with integer coefficients. An atom is any expression that is
+not a sum, difference or product. Two expressions with the same normal form are equal for all values of their atoms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.node import ONE, ZERO, const
+
+Monomial = tuple[Expr, ...]  # sorted by `order`, with repetition; () is the constant term
+Polynomial = dict[Monomial, int]  # no zero coefficients; never changed once made
+
+TERMS = 64  # a product that would have more terms stays a product: distribution must not explode
+
+
+def order(atom: Expr) -> tuple[int, str, bytes]:
+    """Sorts atoms the same in every process: sizes and indices by name, then compound atoms by content."""
+    if atom.op == "size":
+        return 0, atom.value, b""
+    return (1, atom.value, atom.digest) if atom.op == "index" else (2, "", atom.digest)
+
+
+def _rank(monomial: Monomial) -> tuple:
+    return -len(monomial), [order(atom) for atom in monomial]
+
+
+def constant(value: int) -> Polynomial:
+    return {(): value} if value else {}
+
+
+def atom(x: Expr) -> Polynomial:
+    return {(x,): 1}
+
+
+def add(p: Polynomial, q: Polynomial, scale: int = 1) -> Polynomial:
+    """p + scale * q"""
+    result = dict(p)
+    for monomial, coefficient in q.items():
+        total = result.get(monomial, 0) + scale * coefficient
+        if total:
+            result[monomial] = total
+        else:
+            result.pop(monomial, None)
+    return result
+
+
+def subtract(p: Polynomial, q: Polynomial) -> Polynomial:
+    return add(p, q, -1)
+
+
+def scale(p: Polynomial, factor: int) -> Polynomial:
+    return {monomial: coefficient * factor for monomial, coefficient in p.items()} if factor else {}
+
+
+def join(a: Monomial, b: Monomial) -> Monomial:
+    """The product of two monomials."""
+    return tuple(sorted(a + b, key=order)) if a and b else a or b
+
+
+def multiply(p: Polynomial, q: Polynomial) -> Polynomial:
+    result: Polynomial = {}
+    for a, x in p.items():
+        for b, y in q.items():
+            monomial = join(a, b)
+            result[monomial] = result.get(monomial, 0) + x * y
+    return {monomial: coefficient for monomial, coefficient in result.items() if coefficient}
+
+
+def without(monomial: Monomial, factors: Iterable[Expr]) -> Monomial | None:
+    """`monomial` divided by the product of `factors`, or None where that is not a monomial."""
+    rest = list(monomial)
+    for factor in factors:
+        for place, candidate in enumerate(rest):
+            if candidate is factor:
+                del rest[place]
+                break
+        else:
+            return None
+    return tuple(rest)
+
+
+def common(a: Monomial, b: Monomial) -> Monomial:
+    """The factors that two monomials share, with repetition."""
+    rest = list(b)
+    shared = []
+    for factor in a:
+        if factor in rest:
+            rest.remove(factor)
+            shared.append(factor)
+    return tuple(shared)
+
+
+def leading(p: Polynomial) -> Monomial:
+    """The first monomial: the most factors, then by `order`."""
+    return min(p, key=_rank)
+
+
+def divide(p: Polynomial, d: Polynomial) -> tuple[Polynomial, Polynomial]:
+    """(q, r) with p == q * d + r, where q takes every term that `d`'s leading term divides with an integer coefficient."""
+    lead = leading(d)
+    quotient: Polynomial = {}
+    pending, rest = dict(p), {}
+    while pending:
+        first = leading(pending)
+        factor = without(first, lead)
+        if factor is None or pending[first] % d[lead] or len(quotient) > TERMS:
+            rest[first] = pending.pop(first)
+            continue
+        step = {factor: pending[first] // d[lead]}
+        quotient = add(quotient, step)
+        pending = subtract(pending, multiply(step, d))
+    return quotient, rest
+
+
+def replace(p: Polynomial, old: Expr, new: Polynomial) -> Polynomial:
+    """`p` with `new` for the atom `old`, in every power."""
+    result: Polynomial = {}
+    for monomial, coefficient in p.items():
+        power = sum(1 for factor in monomial if factor is old)
+        part: Polynomial = {tuple(f for f in monomial if f is not old): coefficient}
+        for _ in range(power):
+            part = multiply(part, new)
+        result = add(result, part)
+    return result
+
+
+def linear(p: Polynomial, v: Expr) -> tuple[Polynomial, Polynomial] | None:
+    """(a, b) with p == a + b * v and no `v` in either, or None where `v` has a higher power."""
+    a: Polynomial = {}
+    b: Polynomial = {}
+    for monomial, coefficient in p.items():
+        rest = tuple(f for f in monomial if f is not v)
+        if len(monomial) - len(rest) > 1:
+            return None
+        (b if len(rest) < len(monomial) else a)[rest] = coefficient
+    return a, b
+
+
+def atoms(p: Polynomial) -> set[Expr]:
+    return {factor for monomial in p for factor in monomial}
+
+
+def is_constant(p: Polynomial) -> bool:
+    return not p or (len(p) == 1 and () in p)
+
+
+def to_expr(p: Polynomial) -> Expr:
+    """The one expression with this normal form: products first, the constant last, what is negative subtracted."""
+    ordered = sorted(p, key=_rank)
+    positive = [m for m in ordered if p[m] > 0]
+    total: Expr | None = None
+    for monomial in positive:
+        term = _term(monomial, p[monomial])
+        total = term if total is None else total + term
+    for monomial in ordered:
+        if p[monomial] < 0:
+            if total is None and not monomial:
+                return const(p[monomial])
+            total = (ZERO if total is None else total) - _term(monomial, -p[monomial])
+    return ZERO if total is None else total
+
+
+def _term(monomial: Monomial, coefficient: int) -> Expr:
+    term: Expr = ONE
+    for factor in monomial:
+        term = term * factor
+    return term * coefficient

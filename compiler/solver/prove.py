@@ -1,0 +1,213 @@
+"""Proves that an integer expression is never negative, from what is known about its atoms. The proof moves each atom to the end of its
+range where the expression is least: an index to 0 or its extent - 1, a remainder to 0 or its divisor - 1, a size to its bounds.
+
+True is a proof; False only says that none was found within the fuel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dlcb.compiler.expr.bounds import Interval
+from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.solver import polynomial
+from dlcb.compiler.solver.polynomial import Polynomial, add, multiply, scale, subtract
+
+FUEL = 24  # polynomials looked at in one proof; address arithmetic of four axes takes about ten
+
+
+class Knowledge(Protocol):
+    """What a proof and the rules ask about expressions; the simplifier answers, under the facts of its system."""
+
+    truths: Mapping[Expr, object]  # conditions that were stated and hold
+
+    def simplify(self, e: Expr) -> Expr: ...
+
+    def polynomial(self, e: Expr) -> Polynomial: ...
+
+    def interval(self, e: Expr) -> Interval: ...
+
+    def divisor(self, e: Expr) -> int: ...
+
+    def nonnegative(self, p: Polynomial) -> bool: ...
+
+    def is_coordinate(self, e: Expr) -> bool: ...
+
+    def stated_about(self, atom: Expr) -> list[Polynomial]: ...
+
+
+@dataclass
+class _Proof:
+    know: Knowledge
+    fuel: int = FUEL
+    least: dict[Expr, int] = field(
+        default_factory=dict
+    )  # of sizes, beyond what is known: an index over n exists, so n >= 1
+    cases: dict[Expr, bool] = field(default_factory=dict)  # conditions taken as true or false
+
+
+def nonnegative(know: Knowledge, p: Polynomial) -> bool:
+    """Whether `p` >= 0 was proved."""
+    return _prove(_Proof(know), p)
+
+
+def _prove(proof: _Proof, p: Polynomial) -> bool:
+    proof.fuel -= 1
+    p = _decided(proof, p)
+    low = _end(proof, p, lower=True)
+    if low is not None and low >= 0:
+        return True
+    high = _end(proof, p, lower=False)
+    if proof.fuel <= 0 or polynomial.is_constant(p) or (high is not None and high < 0):
+        return False
+    present = sorted(polynomial.atoms(p), key=polynomial.order)
+    for v in present:
+        if v.op == "index":  # outermost facts first, and never undone: what depends on the index is gone then
+            split = polynomial.linear(p, v)
+            return split is not None and _at_ends(proof, split, {}, _last(proof, v))
+    for v in present:
+        if v.op in ("mod", "floordiv", "min", "max") and any(
+            _prove(proof, q) for q in _eliminated(proof, p, v)
+        ):
+            return True
+    for v in present:
+        if v.op == "where":
+            return _by_cases(proof, p, v)
+    if _at_bounds(proof, p, present):
+        return True
+    return any(
+        _prove(_Proof(proof.know, min(proof.fuel, 4), proof.least, proof.cases), subtract(p, stated))
+        for v in present
+        for stated in proof.know.stated_about(v)
+        if proof.fuel > 8 and not polynomial.atoms(stated) - set(present)
+    )
+
+
+def _end(proof: _Proof, p: Polynomial, lower: bool) -> int | None:
+    """The least (or greatest) value of `p` if its terms were independent."""
+    total = 0
+    for monomial, coefficient in p.items():
+        interval = Interval(coefficient, coefficient)
+        for factor in monomial:
+            known = proof.know.interval(factor)
+            if factor in proof.least:
+                known = known & Interval(proof.least[factor])
+            interval = interval * known
+        end = interval.low if lower else interval.high
+        if end is None:
+            return None
+        total += end
+    return total
+
+
+def _last(proof: _Proof, v: Expr) -> Polynomial:
+    """The greatest value of a loop index; notes that its extent is at least 1."""
+    extent = proof.know.polynomial(proof.know.simplify(v.args[0]))
+    if len(extent) == 1:
+        for factor in next(iter(extent)):
+            if factor.op == "size":
+                proof.least[factor] = max(proof.least.get(factor, 0), 1)
+    return add(extent, polynomial.constant(-1))
+
+
+def _at_ends(proof: _Proof, split: tuple[Polynomial, Polynomial], low: Polynomial, high: Polynomial) -> bool:
+    """a + b * v >= 0 for low <= v <= high: linear in v, so it is least at one of the ends."""
+    a, b = split
+    least = _end(proof, b, lower=True)
+    if least is not None and least >= 0:
+        return _prove(proof, add(a, multiply(b, low)))
+    greatest = _end(proof, b, lower=False)
+    if greatest is not None and greatest <= 0:
+        return _prove(proof, add(a, multiply(b, high)))
+    return _prove(proof, add(a, multiply(b, low))) and _prove(proof, add(a, multiply(b, high)))
+
+
+def _eliminated(proof: _Proof, p: Polynomial, v: Expr) -> Iterator[Polynomial]:
+    """Polynomials without `v`, each of which is nonnegative only if `p` is."""
+    split = polynomial.linear(p, v)
+    if split is None:
+        return
+    know, (a, b) = proof.know, split
+    low, high = _end(proof, b, lower=True), _end(proof, b, lower=False)
+    rising = low is not None and low >= 0
+    falling = high is not None and high <= 0
+    if not rising and not falling:
+        return
+    x, y = know.polynomial(v.args[0]), know.polynomial(v.args[1])
+    match v.op:
+        case "min" | "max":
+            if rising == (
+                v.op == "max"
+            ):  # max >= each, so where it helps either will do; likewise -min >= -each
+                yield add(a, multiply(b, x))
+                yield add(a, multiply(b, y))
+        case "mod" if know.nonnegative(y):
+            if rising:  # x % y >= 0
+                yield a
+            else:  # x % y <= y - 1, and <= x where x >= 0
+                yield add(a, multiply(b, add(y, polynomial.constant(-1))))
+                if know.nonnegative(x):
+                    yield add(a, multiply(b, x))
+        case "floordiv" if know.nonnegative(y):
+            if rising and know.nonnegative(x):  # x // y >= 0
+                yield a
+            # With y > 0 (the quotient has a value) p >= 0 exactly if y * (p + 1) >= 1, and y * (x // y) lies between
+            # x - y + 1 and x.
+            bound = add(subtract(x, y), polynomial.constant(1)) if rising else x
+            yield add(
+                add(multiply(add(a, polynomial.constant(1)), y), multiply(b, bound)), polynomial.constant(-1)
+            )
+
+
+def _by_cases(proof: _Proof, p: Polynomial, v: Expr) -> bool:
+    condition = v.args[0]
+    for case in (True, False):
+        inner = _Proof(proof.know, proof.fuel // 2, dict(proof.least), {**proof.cases, condition: case})
+        if not _prove(inner, p):
+            return False
+    return True
+
+
+def _decided(proof: _Proof, p: Polynomial) -> Polynomial:
+    """`p` with each `where` whose condition was taken replaced by its branch, and what a taken equality says put in."""
+    if not proof.cases:
+        return p
+    changed = True
+    while changed:
+        changed = False
+        for v in polynomial.atoms(p):
+            if v.op == "where" and v.args[0] in proof.cases:
+                branch = v.args[1] if proof.cases[v.args[0]] else v.args[2]
+                p, changed = polynomial.replace(p, v, proof.know.polynomial(branch)), True
+                break
+    for condition, case in proof.cases.items():
+        if case and condition.op == "eq" and condition.args[1].is_const:
+            p = polynomial.replace(p, condition.args[0], proof.know.polynomial(condition.args[1]))
+    return p
+
+
+def _at_bounds(proof: _Proof, p: Polynomial, present: list[Expr]) -> bool:
+    """Writes each atom as its least value plus something nonnegative; then, for atoms with both bounds, tries their ends."""
+    shifted = p
+    for v in present:
+        low = proof.know.interval(v).low
+        low = max(low, proof.least.get(v, low)) if low is not None else None
+        if low is not None and low != 0:
+            shifted = polynomial.replace(shifted, v, add(polynomial.atom(v), polynomial.constant(low)))
+    if all(coefficient >= 0 for coefficient in shifted.values()) and all(
+        proof.know.interval(v).low is not None for v in present
+    ):
+        return True
+    for v in present:
+        interval = proof.know.interval(v)
+        split = polynomial.linear(p, v)
+        if interval.low is None or split is None or not split[0]:
+            continue
+        low = max(interval.low, proof.least.get(v, interval.low))
+        if interval.high is not None:
+            return _at_ends(proof, split, polynomial.constant(low), polynomial.constant(interval.high))
+        slope = _end(proof, split[1], lower=True)
+        if low > 0 and slope is not None and slope >= 0 and not polynomial.is_constant(split[1]):
+            return _prove(proof, add(split[0], scale(split[1], low)))
+    return False

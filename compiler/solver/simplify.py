@@ -1,0 +1,171 @@
+"""The engine's instance for expressions: sizes, coordinates and kernel bodies go in with facts about size variables; equal, simpler
+expressions come out, the same one for any two that the normal form shows to be equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dlcb.compiler.dtype import INDEX
+from dlcb.compiler.expr.bounds import Bounds, Interval
+from dlcb.compiler.expr.dag import Expr, toposort
+from dlcb.compiler.expr.node import remake
+from dlcb.compiler.solver import polynomial, prove
+from dlcb.compiler.solver.arithmetic import ARITHMETIC
+from dlcb.compiler.solver.division import DIVISION
+from dlcb.compiler.solver.engine import STEPS, Engine
+from dlcb.compiler.solver.logic import COMPARISON, CONDITIONS
+from dlcb.compiler.solver.pattern import any_of
+from dlcb.compiler.solver.polynomial import TERMS, Polynomial
+from dlcb.compiler.solver.rule import Rule, RuleSet
+
+EXPRESSIONS: RuleSet = (
+    # n -> e  where n == e was stated
+    Rule("substitution", any_of("x", "size"), lambda know, x: know.facts.substitution.get(x)),
+    *ARITHMETIC,
+    *DIVISION,
+    *COMPARISON,
+    *CONDITIONS,
+)
+
+_DATA = ("load", "reduce", "cast")  # values from outside, whose arithmetic may wrap
+
+
+@dataclass
+class Facts:
+    """What is known of size variables: what stands for them, where they lie, what divides them; and conditions that hold."""
+
+    substitution: dict[Expr, Expr] = field(default_factory=dict)
+    ranges: dict[Expr, Interval] = field(default_factory=dict)
+    multiples: dict[Expr, int] = field(default_factory=dict)
+    truths: dict[Expr, object] = field(default_factory=dict)
+
+
+class Simplifier:
+    """Simplifies under `facts`. After changing them call `forget`: answers are kept from one change to the next.
+
+    Loop indices stay the nodes they are (their extents are read through the facts, not rewritten)."""
+
+    def __init__(self, facts: Facts | None = None, rules: RuleSet = EXPRESSIONS, budget: int = STEPS) -> None:
+        self.facts = facts if facts is not None else Facts()
+        self.engine = Engine(rules, budget)
+        self.forget()
+
+    def forget(self) -> None:
+        """Drops what was derived from earlier facts."""
+        self._simple: dict[Expr, Expr] = {}
+        self._polynomials: dict[Expr, Polynomial] = {}
+        self._proofs: dict[frozenset, bool] = {}
+        self._coordinates: dict[Expr, bool] = {}
+        self._about: dict[Expr, list[Polynomial]] | None = None
+        self.bounds = Bounds(self.facts.ranges, self.facts.multiples)
+
+    @property
+    def truths(self) -> dict[Expr, object]:
+        return self.facts.truths
+
+    def simplify(self, root: Expr) -> Expr:
+        """An expression equal to `root` wherever the facts hold and `root` has a value."""
+        simple = self._simple.get(root)
+        if simple is None:
+            with self.engine.timed():
+                self._normalise(root)
+            simple = self._simple[root]
+        return simple
+
+    def _normalise(self, root: Expr) -> None:
+        simple = self._simple
+        stack: list[tuple[Expr, Expr | None]] = [(root, None)]  # a node, and what it was rewritten to
+        while stack:
+            node, rewritten = stack.pop()
+            if node in simple:
+                continue
+            if rewritten is None:
+                args = () if node.op == "index" else node.args
+                missing = [arg for arg in args if arg not in simple]
+                if missing:
+                    stack.append((node, None))
+                    stack.extend((arg, None) for arg in missing)
+                    continue
+                rewritten = node
+                if any(simple[arg] is not arg for arg in args):
+                    rewritten = remake(node, tuple(simple[arg] for arg in args))
+                if rewritten is node:
+                    rewritten = self.engine.rewrite(node, self) or node
+            if rewritten is node:
+                simple[node] = node
+            elif rewritten in simple:
+                simple[node] = simple[rewritten]
+            else:
+                stack += [(node, rewritten), (rewritten, None)]
+
+    def polynomial(self, root: Expr) -> Polynomial:
+        """The normal form of an integer expression; products that would be too long count as atoms."""
+        known = self._polynomials
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            if node in known:
+                stack.pop()
+            elif node.op in ("add", "sub", "mul") and node.dtype is INDEX:
+                missing = [arg for arg in node.args if arg not in known]
+                stack += missing
+                if not missing:
+                    known[node] = _combine(node, known[node.args[0]], known[node.args[1]])
+            else:
+                known[node] = polynomial.constant(node.value) if node.op == "const" else polynomial.atom(node)
+        return known[root]
+
+    def interval(self, e: Expr) -> Interval:
+        return self.bounds.interval(e)
+
+    def divisor(self, e: Expr) -> int:
+        return self.bounds.divisor(e)
+
+    def nonnegative(self, p: Polynomial) -> bool:
+        """Whether `p` >= 0 is proved."""
+        key = frozenset(p.items())
+        known = self._proofs.get(key)
+        if known is None:
+            self._proofs[key] = False  # a proof that needs itself is none
+            known = self._proofs[key] = prove.nonnegative(self, p)
+        return known
+
+    def is_coordinate(self, e: Expr) -> bool:
+        """Whether `e` is made of sizes and indices alone, or of index values that are checked: then 64 bits hold it."""
+        known = self._coordinates
+        if e not in known:
+            for node in toposort([e], lambda n: n not in known):
+                plain = node.op not in _DATA and all(known[arg] for arg in node.args)
+                known[node] = plain or node.op in ("check", "index")
+        return known[e]
+
+    def stated_about(self, atom: Expr) -> list[Polynomial]:
+        """What was stated to be nonnegative and mentions `atom`."""
+        if self._about is None:
+            self._about = {}
+            for truth in list(self.truths):
+                if truth.op in ("le", "lt") and truth.args[0].dtype is INDEX:
+                    gap = polynomial.subtract(self.polynomial(truth.args[1]), self.polynomial(truth.args[0]))
+                    if truth.op == "lt":
+                        gap = polynomial.add(gap, polynomial.constant(-1))
+                    for mentioned in polynomial.atoms(gap):
+                        self._about.setdefault(mentioned, []).append(gap)
+        return self._about.get(atom, [])
+
+
+def _combine(node: Expr, a: Polynomial, b: Polynomial) -> Polynomial:
+    match node.op:
+        case "add":
+            return polynomial.add(a, b)
+        case "sub":
+            return polynomial.subtract(a, b)
+        case _ if len(a) * len(b) > TERMS:
+            return polynomial.atom(node)
+        case _:
+            return polynomial.multiply(a, b)
+
+
+def evaluator(simplifier: Simplifier) -> Callable[[Expr], Expr]:
+    """The simplifier as a plain function."""
+    return simplifier.simplify
