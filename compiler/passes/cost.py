@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlcb.compiler.ir.graph import Node
+from dlcb.compiler.ir.graph import Node, Value
 
 # operators of the graph whose element costs more than reading it back from a cache
 _EXPENSIVE = frozenset(
@@ -16,5 +16,15 @@ def is_expensive(node: Node) -> bool:
 
 
 def is_cheap(node: Node) -> bool:
-    """May this be computed in several kernels that read it, rather than be written to memory?"""
-    return not is_expensive(node) and not node.op.fold
+    """May this be computed in several kernels that read it, rather than be written to memory?
+
+    Only where that reads no more memory than its result would: a residual stream, added up in every kernel that needs it,
+    would be read once more for each layer."""
+    if is_expensive(node) or node.op.fold:
+        return False
+    large = [value for value in node.inputs if value.kind != "parameter" and value.rank and not _is_fill(value)]
+    return len(large) <= 1
+
+
+def _is_fill(value: Value) -> bool:
+    return value.producer is not None and value.producer.op.kind == "create"

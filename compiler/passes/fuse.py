@@ -39,7 +39,8 @@ class _Kernel:
 
 
 class _Fusion:
-    def __init__(self, graph: Graph, nodes: Sequence[Node], kept: Iterable[Value]) -> None:
+    def __init__(self, graph: Graph, nodes: Sequence[Node], kept: Iterable[Value], prefix: str) -> None:
+        self.prefix = prefix
         self.system = graph.system
         self.nodes = nodes
         self.views = Views(graph.system)
@@ -85,20 +86,20 @@ class _Fusion:
                 continue
             value = node.result
             homes = self._readers_inside(value)
-            if value in self.forced:
-                if len(homes) == 1 and self._further_output(value, homes[0]):
-                    self._join(node, homes[0])
-                    homes[0].outputs.append(value)
-                else:
-                    self._start(node)
-            elif not homes:
-                continue  # nothing left reads it: its readers were all replaced by views
-            elif all(self._fits(node, home) for home in homes) and (len(homes) == 1 or is_cheap(node)):
+            if value not in self.forced and not homes:
+                continue  # whatever read it reads a view instead
+            joins = value not in self.forced and all(self._fits(node, home) for home in homes)
+            if joins and (len(homes) == 1 or is_cheap(node)):
                 for home in homes:
                     self._join(node, home)
-            else:
-                self.forced.add(value)
+                continue
+            self.forced.add(value)
+            home = next((home for home in homes if self._further_output(value, home)), None)
+            if home is None:
                 self._start(node)
+            else:
+                self._join(node, home)
+                home.outputs.append(value)
 
     def _readers_inside(self, value: Value) -> list[_Kernel]:
         homes: list[_Kernel] = []
@@ -252,7 +253,7 @@ class _Fusion:
                 value for node in nodes for value in node.inputs if value.producer not in kernel.members
             )
             rows = kernel.anchor.rank if kernel.rows is None else kernel.rows
-            name = f"k{number}_{nodes[-1].op.name}"
+            name = f"{self.prefix}{number}_{kernel.anchor.producer.op.name}"
             steps.append(KernelStep(Group(name, nodes, tuple(inputs), tuple(kernel.outputs), rows)))
         for step in steps:
             made.update(dict.fromkeys(step.outputs, step))
@@ -264,9 +265,9 @@ def fusable(node: Node) -> bool:
     return node.op.at is not None and node.op.kind not in ("contract", "opaque")
 
 
-def fuse(graph: Graph, nodes: Sequence[Node], kept: Iterable[Value]) -> list[Step]:
-    """`nodes` of `graph` as ordered steps, with `kept` values in memory at the end."""
-    fusion = _Fusion(graph, nodes, kept)
+def fuse(graph: Graph, nodes: Sequence[Node], kept: Iterable[Value], prefix: str = "k") -> list[Step]:
+    """`nodes` of `graph` as ordered steps, with `kept` values in memory at the end. Kernels are named `prefix`number_operator."""
+    fusion = _Fusion(graph, nodes, kept, prefix)
     fusion.force()
     fusion.grow()
     return fusion.steps()

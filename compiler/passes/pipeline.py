@@ -47,7 +47,7 @@ def schedule(graph: Graph) -> Schedule:
     folded, rest = _split(graph)
     rest_reads = {value for node in rest for value in node.inputs}
     kept = [r for node in folded for r in node.results if r in rest_reads or r in graph.outputs]
-    prologue = fuse(graph, folded, kept)
+    prologue = fuse(graph, folded, kept, prefix="once")
     steps = fuse(graph, rest, graph.outputs)
     return Schedule(graph, tuple(prologue), tuple(steps), _layouts(graph, (*prologue, *steps)))
 
