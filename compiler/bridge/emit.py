@@ -192,7 +192,7 @@ def _stand_ins(operands: Sequence[Any]) -> list[Any]:
     return [
         torch.empty((1,) * min(x.rank, 1), dtype=to_torch(x.dtype), device="meta")
         if isinstance(x, Value)
-        else 1
+        else (1.0 if x.dtype.is_float else 1)
         if isinstance(x, Expr)
         else x
         for x in operands

@@ -1,0 +1,181 @@
+"""Runs a user's factory and traces its module at given sizes: a ModelSource comes in, static torch.export programs go out.
+Whatever fails in the user's code becomes a CaptureError that names the user's line."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from dlcb.compiler.bridge.weights import Parameters
+from dlcb.compiler.errors import CaptureError, CompilerError
+from dlcb.compiler.source import ModelSource
+
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def load_module(source: ModelSource) -> nn.Module:
+    """The factory's module, in eval mode and without gradients. Raises CaptureError when there is no such factory or it fails."""
+    if source.factory is None:
+        raise CaptureError(f"model '{source.name}' has no factory", stage="capture")
+    module_name, _, function_name = source.factory.partition(":")
+    with user_code(f"factory '{source.factory}'"):
+        factory = getattr(importlib.import_module(module_name), function_name)
+        arguments = dict(source.arguments)
+        if "weights" in inspect.signature(factory).parameters:
+            arguments.setdefault("weights", list(source.weights))
+        module = factory(**arguments)
+    if not isinstance(module, nn.Module):
+        raise CaptureError(f"factory '{source.factory}' gave a {type(module).__name__}, not a torch module", stage="capture")
+    return module.eval().requires_grad_(False)
+
+
+def load_program(path: str) -> ExportedProgram:
+    """The program of a .pt2 file. Raises CaptureError when it cannot be read."""
+    with user_code(f"program '{path}'"):
+        return torch.export.load(path)
+
+
+def trace(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
+    """The static program that `module` is at these inputs, before decomposition. Inputs go by name where `forward` has
+    parameters of these names, else in the order given."""
+    arguments, keywords = bound(module, inputs)
+    with user_code(f"forward at {_sizes(inputs)}"), torch.no_grad():
+        program = torch.export.export(module, arguments, keywords, strict=False)
+    return _functional(program)
+
+
+def _functional(program: ExportedProgram) -> ExportedProgram:
+    """`program` itself; where it changes tensors in place, the functional form of it, nothing else decomposed."""
+    signature = program.graph_signature
+    changed = {**signature.buffers_to_mutate, **signature.user_inputs_to_mutate}
+    if changed:
+        raise CaptureError(f"the program changes {', '.join(changed.values())}; a served model must not", stage="capture")
+    if not any(_changes_in_place(node) for node in program.graph.nodes):
+        return program
+    with user_code("the functional form"):
+        return program.run_decompositions({})
+
+
+def _changes_in_place(node: torch.fx.Node) -> bool:
+    """Whether a node writes to a tensor that somebody else may read: activations on fresh results are left to the lowering."""
+    schema = getattr(node.target, "_schema", None)
+    if node.op != "call_function" or schema is None or not schema.is_mutable:
+        return False
+    written = node.args[0] if node.args else None
+    fresh = isinstance(written, torch.fx.Node) and len(written.users) == 1 and not _is_view(written)
+    return not fresh
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    if node.op != "call_function" or schema is None:
+        return True
+    return any(result.alias_info is not None for result in schema.returns)
+
+
+def bound(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> tuple[tuple, dict[str, torch.Tensor]]:
+    parameters = inspect.signature(module.forward).parameters
+    if not set(inputs) <= set(parameters):
+        return tuple(inputs.values()), {}
+    arguments = []
+    for name in parameters:  # by place as far as there is no gap
+        if name not in inputs:
+            break
+        arguments.append(inputs[name])
+    rest = [name for name in inputs if name not in list(parameters)[: len(arguments)]]
+    return tuple(arguments), {name: inputs[name] for name in rest}
+
+
+def _sizes(inputs: Mapping[str, torch.Tensor]) -> str:
+    return ", ".join(f"{name}{list(tensor.shape)}" for name, tensor in inputs.items())
+
+
+# ---- the user's lines -------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def user_code(what: str) -> Iterator[None]:
+    """Runs the user's code: torch's warnings are silenced, exceptions become a CaptureError."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except CompilerError:
+        raise
+    except Exception as error:  # the user's code and PyTorch may raise anything
+        place = user_line(traceback.extract_tb(error.__traceback__))
+        raise CaptureError(f"{what} failed: {_first_lines(error)}", stage="capture", source_line=place) from error
+
+
+def _first_lines(error: Exception) -> str:
+    text = " ".join(line.strip() for line in str(error).strip().splitlines()[:3])
+    return f"{type(error).__name__}: {text[:400]}"
+
+
+def user_line(frames: Sequence[traceback.FrameSummary]) -> str:
+    """ "file:line" of the innermost frame outside torch and this package."""
+    here = str(Path(__file__).parent)
+    for frame in reversed(frames):
+        if not frame.filename.startswith((_TORCH, here, "<")) and Path(frame.filename).name != "contextlib.py":
+            return f"{short(frame.filename)}:{frame.lineno}"
+    return ""
+
+
+def node_line(node: torch.fx.Node) -> str:
+    """ "file:line" of the user's code that made a node, from the trace; empty where the program carries none."""
+    text = node.meta.get("stack_trace") or ""
+    place = ""
+    for line in text.splitlines():
+        entry = line.strip()
+        if entry.startswith('File "'):
+            path, _, rest = entry[6:].partition('", line ')
+            if not path.startswith(_TORCH):
+                place = f"{short(path)}:{rest.partition(',')[0]}"
+    return place
+
+
+def short(path: str) -> str:
+    """A source path as one would import it, so that reports do not depend on where packages are installed."""
+    for folder in sorted((entry for entry in sys.path if entry), key=len, reverse=True):
+        if path.startswith(folder + "/"):
+            return path[len(folder) + 1 :]
+    return "/".join(Path(path).parts[-2:])
+
+
+# ---- the parts of a program ---------------------------------------------------------------------------------------------------
+
+
+def parameters_of(program: ExportedProgram) -> Parameters:
+    """The program's weights, buffers and constant tensors by placeholder."""
+    return Parameters.of(program)
+
+
+def result_names(program: ExportedProgram, declared: Sequence[str]) -> list[str]:
+    """Names of the program's tensor outputs in order: declared ones, else keys of a returned mapping, else output_0, ..."""
+    count = len(program.graph_signature.user_outputs)
+    keys = _keys(program.call_spec.out_spec)
+    if declared:
+        if len(declared) > count:
+            raise CaptureError(f"{len(declared)} outputs declared, the program gives {count}", stage="capture")
+        if not (keys and set(declared) <= set(keys)):
+            return [*declared, *(f"output_{k}" for k in range(len(declared), count))]
+    return keys if len(keys) == count else [f"output_{k}" for k in range(count)]
+
+
+def _keys(spec: Any) -> list[str]:
+    context = getattr(spec, "context", None)
+    if isinstance(context, (list, tuple)) and context and isinstance(context[0], (list, tuple)):
+        context = context[0]  # registered dataclasses keep their keys beside their type
+    flat = all(child.is_leaf() for child in spec.children()) if context and hasattr(spec, "children") else False
+    return [str(key) for key in context] if flat and isinstance(context, (list, tuple)) else []

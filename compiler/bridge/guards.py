@@ -1,0 +1,199 @@
+"""The Python branches of a program, which no static trace shows: one forward under symbolic fake tensors records every condition
+over sizes that the user's own code decided, with its line. Nothing is computed, and a time limit bounds it."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import sympy
+import torch
+from torch import nn
+from torch._dispatch.python import enable_python_dispatcher
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dlcb.compiler.bridge.capture import bound, short, user_code
+from dlcb.compiler.errors import CaptureError
+from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.node import apply, as_expr, equal, maximum, minimum
+
+_TORCH = str(Path(torch.__file__).parent)
+_CONVERSIONS = {"__bool__", "__int__", "__index__", "__float__", "__hash__"}  # where Python asks a symbolic size for a value
+_SYMBOLIC = ("symbolic_shapes.py", "sym_node.py", "recording.py", "torch/__init__.py")
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A condition over sizes that the traced path took for granted, and the user's line that asked."""
+
+    condition: Expr
+    source: str
+
+
+@dataclass(frozen=True)
+class Branches:
+    """All branches that were met. `missing` says why there may be more; empty when there are none."""
+
+    found: tuple[Branch, ...]
+    missing: str = ""
+
+
+class _OutOfTime(Exception):
+    pass
+
+
+class _Recorder(ShapeEnv):
+    """A shape environment that notes which conditions the user's code asked for."""
+
+    def __init__(self, deadline: float) -> None:
+        super().__init__(specialize_zero_one=False)
+        self.deadline = deadline
+        self.asked: list[tuple[Any, Any, str]] = []
+
+    def evaluate_expr(self, expression: Any, *arguments: Any, **keywords: Any) -> Any:
+        if time.monotonic() > self.deadline:
+            raise _OutOfTime
+        answer = super().evaluate_expr(expression, *arguments, **keywords)
+        if isinstance(expression, sympy.Basic) and expression.free_symbols:
+            place = _asker(sys._getframe(1))
+            if place:
+                self.asked.append((expression, answer, place))
+        return answer
+
+
+def _asker(frame: FrameType | None) -> str:
+    """ "file:line" of the user's code, where that asked a symbolic size for a Python value; empty for PyTorch's own questions."""
+    converted = False
+    while frame is not None and frame.f_code.co_filename.endswith(_SYMBOLIC):
+        converted = converted or frame.f_code.co_name in _CONVERSIONS
+        frame = frame.f_back
+    if frame is None or not converted or frame.f_code.co_filename.startswith(_TORCH):
+        return ""
+    return f"{short(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+class _Deadline(TorchDispatchMode):
+    def __init__(self, deadline: float) -> None:
+        super().__init__()
+        self.deadline = deadline
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        if time.monotonic() > self.deadline:
+            raise _OutOfTime
+        return func(*args, **(kwargs or {}))
+
+
+def collect(
+    module: nn.Module, inputs: Mapping[str, torch.Tensor], dims: Mapping[str, Sequence[Expr | int]], seconds: float
+) -> Branches:
+    """The branches that `module` takes at these inputs, as conditions over the size variables in `dims` (one entry an axis).
+
+    Never raises: what could not be followed is said in `missing`."""
+    recorder = _Recorder(time.monotonic() + seconds)
+    symbols: dict[Any, Expr] = {}
+    missing = ""
+    try:
+        with user_code("the symbolic forward"), torch.no_grad():
+            mode = FakeTensorMode(shape_env=recorder, allow_non_fake_inputs=True)
+            fakes = {name: _symbolic(mode, name, tensor, dims[name], symbols) for name, tensor in inputs.items()}
+            arguments, keywords = bound(module, fakes)
+            with mode, enable_python_dispatcher(), _Deadline(recorder.deadline):
+                module(*arguments, **keywords)
+    except CaptureError as error:
+        out_of_time = isinstance(error.__cause__, _OutOfTime)
+        missing = f"the symbolic forward took more than {seconds:g} s" if out_of_time else error.message
+    found: dict[Expr, Branch] = {}
+    for expression, answer, place in recorder.asked:
+        try:
+            condition = _condition(expression, answer, symbols)
+        except _Unreadable as error:
+            missing = missing or f"the condition {error} at {place} has no counterpart"
+            continue
+        if not condition.is_const:
+            found.setdefault(condition, Branch(condition, place))
+    return Branches(tuple(found.values()), missing)
+
+
+def _symbolic(
+    mode: FakeTensorMode, name: str, tensor: torch.Tensor, dims: Sequence[Expr | int], symbols: dict[Any, Expr]
+) -> torch.Tensor:
+    free = [isinstance(dim, Expr) for dim in dims]
+    context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC if each else DimDynamic.STATIC for each in free])
+    fake = mode.from_tensor(tensor, source=ConstantSource(name), symbolic_context=context)
+    for size, dim in zip(fake.shape, dims, strict=True):
+        if isinstance(dim, Expr) and isinstance(size, torch.SymInt):
+            symbols[size.node.expr] = dim
+    return fake
+
+
+# ---- from sympy to our expressions ----------------------------------------------------------------------------------------
+
+
+class _Unreadable(Exception):
+    pass
+
+
+def _condition(expression: Any, answer: Any, symbols: Mapping[Any, Expr]) -> Expr:
+    ours = _translate(expression, symbols)
+    if isinstance(answer, bool) or answer in (sympy.true, sympy.false):
+        return ours if bool(answer) else apply("not", ours)
+    return equal(ours, int(answer))
+
+
+def _fold(join: Callable[[Expr, Expr], Expr]) -> Callable[..., Expr]:
+    def folded(*operands: Expr) -> Expr:
+        result = operands[0]
+        for operand in operands[1:]:
+            result = join(result, operand)
+        return result
+
+    return folded
+
+
+def _power(base: Expr, exponent: Expr) -> Expr:
+    if not exponent.is_const or exponent.value < 0:
+        raise _Unreadable(f"{base!r} ** {exponent!r}")
+    return math.prod([base] * exponent.value, start=as_expr(1))
+
+
+_TRANSLATION: dict[str, Callable[..., Expr]] = {
+    "Add": _fold(lambda a, b: a + b),
+    "Mul": _fold(lambda a, b: a * b),
+    "Pow": _power,
+    "PowByNatural": _power,
+    "Mod": lambda a, b: a % b,
+    "PythonMod": lambda a, b: a % b,
+    "FloorDiv": lambda a, b: a // b,
+    "CleanDiv": lambda a, b: a // b,
+    "Max": _fold(maximum),
+    "Min": _fold(minimum),
+    "Equality": equal,
+    "Unequality": lambda a, b: apply("not", equal(a, b)),
+    "StrictLessThan": lambda a, b: a < b,
+    "LessThan": lambda a, b: a <= b,
+    "StrictGreaterThan": lambda a, b: b < a,
+    "GreaterThan": lambda a, b: b <= a,
+    "And": _fold(lambda a, b: a & b),
+    "Or": _fold(lambda a, b: a | b),
+    "Not": lambda a: apply("not", a),
+}
+
+
+def _translate(expression: Any, symbols: Mapping[Any, Expr]) -> Expr:
+    if expression in symbols:
+        return symbols[expression]
+    if expression.is_Integer:
+        return as_expr(int(expression))
+    rule = _TRANSLATION.get(type(expression).__name__)
+    if rule is None:
+        raise _Unreadable(str(expression))
+    return rule(*(_translate(argument, symbols) for argument in expression.args))

@@ -1,0 +1,111 @@
+"""What an integer that differs between traces follows. Its values in all traces are matched with those of sizes already in the
+graph: the operands' first, then any other, then simple arithmetic of them. What nothing explains is reported, not guessed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.node import ceildiv, evaluate, product
+
+Values = tuple[int, ...]
+_DIVISORS = (2, 3, 4, 7, 8, 14, 16, 32)
+
+
+class Sizes:
+    """The sizes of the graph so far and the values they had in each trace."""
+
+    def __init__(self, traces: Sequence[Mapping[str, int]]) -> None:
+        self.traces = [dict(sizes) for sizes in traces]
+        self._values: dict[Expr, Values | None] = {}
+        self._by_values: dict[Values, Expr] = {}
+        self.uncertain: list[Expr] = []  # explanations by a form that so few traces cannot prove
+
+    def observed(self, size: Expr) -> Values | None:
+        """The values of `size` in the traces; None where it depends on what only run time knows."""
+        if size not in self._values:
+            try:
+                self._values[size] = tuple(evaluate(size, sizes) for sizes in self.traces)
+            except (KeyError, ZeroDivisionError):
+                return None
+        return self._values[size]
+
+    def define(self, symbol: Expr, values: Values) -> None:
+        """A size variable that appeared in the middle of the program, with the values it had."""
+        for sizes, value in zip(self.traces, values, strict=True):
+            sizes[symbol.value] = value
+        self._values.pop(symbol, None)
+
+    def add(self, sizes: Iterable[Expr]) -> None:
+        """Sizes that later literals may follow; the first with given values is kept."""
+        for size in sizes:
+            if not size.is_const and (values := self.observed(size)) is not None:
+                self._by_values.setdefault(values, size)
+
+    def known(self) -> Iterator[tuple[Values, Expr]]:
+        return iter(self._by_values.items())
+
+    def explain(self, values: Values, near: Sequence[Expr]) -> Expr | None:
+        """An expression that has these values, or None. `near` are the sizes of the operands."""
+        near = [size for size in dict.fromkeys(near) if not size.is_const and self.observed(size) is not None]
+        for size in near:
+            if self.observed(size) == values:
+                return size
+        if values in self._by_values:
+            return self._by_values[values]
+        pool = list(dict.fromkeys([*near, *self._by_values.values()]))
+        for candidate in itertools.chain(self._products(near), _with_constant(self, pool, values), _of_two(pool)):
+            if self.observed(candidate) == values:
+                return candidate
+        for candidate in _scaled(self, pool, values):
+            if self.observed(candidate) == values:
+                self.uncertain.append(candidate)
+                return candidate
+        return None
+
+    def match(self, value: int, near: Sequence[Expr]) -> Expr | None:
+        """With a single trace: a size of the operands or an input that has this value; None where it is a plain constant."""
+        pool = itertools.chain(near, self._by_values.values())
+        return next((size for size in pool if not size.is_const and self.observed(size) == (value,)), None)
+
+    def _products(self, near: Sequence[Expr]) -> Iterator[Expr]:
+        """Products of neighbours: what a merge of contiguous dims gives."""
+        for start in range(len(near)):
+            for stop in range(start + 2, len(near) + 1):
+                yield product(near[start:stop])
+
+
+def _with_constant(sizes: Sizes, pool: Sequence[Expr], values: Values) -> Iterator[Expr]:
+    """size + c, size * c and size / c, with the one constant that fits the first trace."""
+    for size in pool:
+        own = sizes.observed(size)
+        if own is None:
+            continue
+        yield size + (values[0] - own[0])
+        if own[0] and values[0] % own[0] == 0:
+            yield size * (values[0] // own[0])
+        if values[0] and own[0] % values[0] == 0:
+            yield size // (own[0] // values[0])
+
+
+def _of_two(pool: Sequence[Expr]) -> Iterator[Expr]:
+    """Sums, differences, products of two sizes."""
+    for a, b in itertools.combinations(pool[:24], 2):
+        yield a + b
+        yield a * b
+        yield a - b
+        yield b - a
+
+
+def _scaled(sizes: Sizes, pool: Sequence[Expr], values: Values) -> Iterator[Expr]:
+    """Rounded quotients, and a scale with an offset."""
+    for size in pool:
+        for divisor in _DIVISORS:
+            yield size // divisor
+            yield ceildiv(size, divisor)
+            yield ceildiv(size, divisor) * divisor
+        own = sizes.observed(size)
+        if own is not None and len(own) > 1 and own[1] != own[0] and (values[1] - values[0]) % (own[1] - own[0]) == 0:
+            slope = (values[1] - values[0]) // (own[1] - own[0])
+            yield size * slope + (values[0] - slope * own[0])

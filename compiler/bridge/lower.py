@@ -1,0 +1,279 @@
+"""Aligned static traces become one graph with free sizes: node by node, literals that differ between the traces are explained
+by sizes already in the graph, and every result is compared with the shape and type that each trace had."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node as FxNode
+
+from dlcb.compiler.bridge import aten, aten_shape, partition
+from dlcb.compiler.bridge.capture import node_line
+from dlcb.compiler.bridge.emit import Emit, from_torch
+from dlcb.compiler.bridge.literals import Sizes
+from dlcb.compiler.bridge.weights import Parameters
+from dlcb.compiler.dtype import FLOAT64
+from dlcb.compiler.errors import CaptureError, CompilerError, ShapeError, UnsupportedOperator
+from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.node import apply, as_expr, cast, const
+from dlcb.compiler.ir import ops
+from dlcb.compiler.ir.graph import Graph, GraphBuilder, Value
+from dlcb.compiler.shapes.system import System
+
+
+class Disagreement(CompilerError):
+    """Traces at different sizes are not one program, or a literal in them follows nothing that is known."""
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A graph with free sizes, its weights by name, and notes on what was dropped or left to PyTorch."""
+
+    graph: Graph
+    parameters: Mapping[str, torch.Tensor]
+    kept: tuple[int, ...]  # places of the program's outputs that are tensors
+    sizes: Sizes
+    notes: tuple[str, ...] = field(default=())
+
+
+def align(programs: Sequence[ExportedProgram]) -> list[tuple[FxNode, ...]]:
+    """The nodes of all programs side by side, checks left out. Raises Disagreement at the first that differs."""
+    columns = [[node for node in program.graph.nodes if str(node.target) not in aten.ASSERTIONS] for program in programs]
+    for row in zip(*columns, strict=False):
+        if len({(node.op, str(node.target) if node.op == "call_function" else node.op) for node in row}) > 1:
+            found = ", ".join(sorted({str(node.target) for node in row}))
+            raise Disagreement(f"the graph changes with the sizes: {found}", stage="generalize", source_line=node_line(row[0]))
+    if len({len(column) for column in columns}) > 1:
+        raise Disagreement("the graph's length changes with the sizes", stage="generalize")
+    return list(zip(*columns, strict=True))
+
+
+def lower(
+    name: str,
+    programs: Sequence[ExportedProgram],
+    sizes: Sequence[Mapping[str, int]],
+    inputs: Mapping[str, Sequence[Expr | int]],
+    system: System,
+) -> Lowered:
+    """One graph for all `programs`, which were traced at `sizes` (size variable -> value). `inputs`: the dims of each input in
+    order. Raises Disagreement where the programs are not one program."""
+    return _Lowering(name, programs, sizes, inputs, system).run()
+
+
+class _Lowering:
+    def __init__(
+        self,
+        name: str,
+        programs: Sequence[ExportedProgram],
+        sizes: Sequence[Mapping[str, int]],
+        inputs: Mapping[str, Sequence[Expr | int]],
+        system: System,
+    ) -> None:
+        self.programs = programs
+        self.inputs = inputs
+        self.sizes = Sizes(sizes)
+        self.build = GraphBuilder(name, system)
+        self.emit = Emit(self.build, self.sizes.observed)
+        self.emit.single = len(programs) == 1
+        self.made: dict[FxNode, Any] = {}
+        self.weights = [Parameters.of(program) for program in programs]
+        self.notes: dict[str, None] = {}
+
+    def run(self) -> Lowered:
+        rows = align(self.programs)
+        self._declare_inputs([row for row in rows if row[0].op == "placeholder"])
+        outputs: list[Value] = []
+        kept: list[int] = []
+        for row in rows:
+            if row[0].op == "call_function":
+                self.made[row[0]] = self._node(row)
+            elif row[0].op == "output":
+                for place, item in enumerate(self._merge([node.args[0] for node in row], ())):
+                    if isinstance(item, Value):
+                        kept.append(place)
+                        outputs.append(item)
+            elif row[0].op != "placeholder":
+                raise CaptureError(f"programs with {row[0].op} nodes are not supported", stage="generalize", node=row[0].name)
+        graph = self.build.build(*outputs)
+        used = {value.name for value in graph.parameters}
+        tensors = {name: tensor for name, tensor in self.weights[0].tensors.items() if name in used}
+        return Lowered(graph, tensors, tuple(kept), self.sizes, tuple(self.notes))
+
+    # ---- inputs -------------------------------------------------------------------------------------------------------
+
+    def _declare_inputs(self, rows: Sequence[tuple[FxNode, ...]]) -> None:
+        user = list(self.programs[0].graph_signature.user_inputs)
+        by_name = set(user) == set(self.inputs)
+        placeholders = {row[0].name: row for row in rows}
+        for place, (name, dims) in enumerate(self.inputs.items()):
+            node = placeholders[name if by_name else user[place]][0]
+            shape = tuple(as_expr(dim) for dim in dims)
+            self.sizes.add(shape)
+            self.made[node] = self.build.input(name, shape, from_torch(node.meta["val"].dtype))
+        for row in rows:
+            if row[0] not in self.made and row[0].users:
+                self.made[row[0]] = self._parameter(row)
+
+    def _parameter(self, row: tuple[FxNode, ...]) -> Value | None:
+        name = self.weights[0].names.get(row[0].name)
+        if name is None:
+            return None
+        tensor = self.weights[0].tensors[name]
+        for node, weights in zip(row[1:], self.weights[1:], strict=True):
+            other = weights.tensors[weights.names[node.name]]
+            if other is not tensor and not (other.shape == tensor.shape and torch.equal(other, tensor)):
+                raise Disagreement(f"the constant '{name}' changes with the sizes", stage="generalize")
+        return self.build.parameter(name, tuple(tensor.shape), from_torch(tensor.dtype))
+
+    # ---- nodes --------------------------------------------------------------------------------------------------------
+
+    def _node(self, row: tuple[FxNode, ...]) -> Any:
+        node = row[0]
+        target = str(node.target)
+        self.build.source = node_line(node)
+        self.emit.operator = target
+        near = [size for value in self._operands(node) for size in value.shape]
+        sized = aten_shape.SIZE_ARGUMENTS.get(target, ()) if self.emit.single else ()
+        arguments = [
+            self._merge([other.args[place] for other in row], near, place in sized) for place in range(len(node.args))
+        ]
+        keywords = {key: self._merge([other.kwargs[key] for other in row], near) for key in node.kwargs}
+        if not isinstance(node.target, torch._ops.OpOverload):
+            return self._python(node, arguments, keywords)
+        if target == "aten.sym_size.int":
+            return arguments[0].shape[arguments[1]]
+        function, _ = aten.find(target)
+        if function is not None:
+            try:
+                result = function(self.emit, *arguments, **keywords)
+                self._check(row, result)
+                self._remember(result)
+                return result
+            except UnsupportedOperator as error:
+                self.notes[f"{target} at {self.build.source}: {error.message}"] = None
+            except ShapeError as error:
+                raise Disagreement(error.message, stage="generalize", node=target, source_line=self.build.source) from error
+        return self._eager(row, arguments, keywords)
+
+    def _operands(self, node: FxNode) -> list[Value]:
+        made = [self.made[source] for source in node.all_input_nodes]
+        return [value for value in made if isinstance(value, Value)]
+
+    def _python(self, node: FxNode, arguments: list[Any], keywords: dict[str, Any]) -> Any:
+        """Arithmetic on sizes, and the parts of a tuple."""
+        if node.target is operator.getitem or getattr(node.target, "__module__", "") in ("_operator", "operator"):
+            return node.target(*arguments, **keywords)
+        raise CaptureError(f"{node.target} has no counterpart", stage="generalize", source_line=self.build.source)
+
+    def _check(self, row: tuple[FxNode, ...], result: Any) -> None:
+        """Raises UnsupportedOperator unless the result has the shape and type that PyTorch's had in every trace."""
+        results = result if isinstance(result, (tuple, list)) else [result]
+        for trace, node in enumerate(row):
+            expected = node.meta.get("val")
+            expected = expected if isinstance(expected, (tuple, list)) else [expected]
+            for value, tensor in zip(results, expected, strict=False):
+                if isinstance(value, Value) and isinstance(tensor, torch.Tensor):
+                    self._check_one(value, tensor, trace)
+
+    def _check_one(self, value: Value, tensor: torch.Tensor, trace: int) -> None:
+        if value.dtype is not from_torch(tensor.dtype) or value.rank != tensor.dim():
+            raise UnsupportedOperator(f"the row gives {value.type!r}, PyTorch {tensor.dtype} of rank {tensor.dim()}")
+        for size, real in zip(value.shape, tensor.shape, strict=True):
+            observed = self.sizes.observed(size)
+            if observed is not None and isinstance(real, int) and observed[trace] != real:
+                raise UnsupportedOperator(f"the row gives the size {size!r} = {observed[trace]}, PyTorch {real}")
+
+    def _remember(self, result: Any) -> None:
+        for value in result if isinstance(result, (tuple, list)) else [result]:
+            if isinstance(value, Value):
+                self.sizes.add(value.shape)
+
+    # ---- literals -----------------------------------------------------------------------------------------------------
+
+    def _merge(self, trees: Sequence[Any], near: Sequence[Expr], sized: bool = False) -> Any:
+        """One argument from the same argument of every trace: nodes become values, varying integers expressions."""
+        first = trees[0]
+        if isinstance(first, FxNode):
+            return self.made[first]
+        if isinstance(first, (list, tuple)):
+            if len({len(tree) for tree in trees}) > 1:
+                raise self._disagreement(f"a list of {sorted({len(tree) for tree in trees})} entries")
+            return [self._merge([tree[k] for tree in trees], near, sized) for k in range(len(first))]
+        if all(type(tree) is type(first) and tree == first for tree in trees[1:]):
+            if sized and isinstance(first, int) and not isinstance(first, bool):
+                found = self.sizes.match(first, near)
+                return first if found is None else found
+            return first
+        if all(isinstance(tree, int) and not isinstance(tree, bool) for tree in trees):
+            found = self.sizes.explain(tuple(trees), near)
+        elif all(isinstance(tree, (int, float)) and not isinstance(tree, bool) for tree in trees):
+            found = self._explain_float(trees, near)
+        else:
+            found = None
+        if found is None:
+            raise self._disagreement(f"the values {', '.join(map(str, trees))}")
+        return found
+
+    def _explain_float(self, values: Sequence[float], near: Sequence[Expr]) -> Expr | None:
+        """A size n used as a number: n, 1 / n, the root of n or its inverse."""
+        for size in dict.fromkeys([*near, *(size for _, size in self.sizes.known())]):
+            observed = self.sizes.observed(size)
+            if observed is None or size.is_const:
+                continue
+            for form, meaning in _FLOAT_FORMS:
+                if all(abs(meaning(n) - value) <= 1e-12 * abs(value) for n, value in zip(observed, values, strict=True) if n):
+                    return form(cast(size, FLOAT64))
+        return None
+
+    def _disagreement(self, what: str) -> Disagreement:
+        return Disagreement(
+            f"{what}, which follow the sizes, are explained by no size in the graph",
+            stage="generalize", node=self.emit.operator, source_line=self.build.source,
+        )  # fmt: skip
+
+    # ---- eager nodes --------------------------------------------------------------------------------------------------
+
+    def _eager(self, row: tuple[FxNode, ...], arguments: list[Any], keywords: dict[str, Any]) -> Any:
+        """The call as PyTorch's: result sizes are explained like literals, or become fresh size variables."""
+        node = row[0]
+        tensors, plain = partition.encode(arguments, keywords)
+        expected = node.meta["val"]
+        alone = isinstance(expected, torch.Tensor)
+        shapes, dtypes = [], []
+        results = [[expected] if alone else list(expected), *([other.meta["val"]] if alone else list(other.meta["val"]) for other in row[1:])]
+        for place, tensor in enumerate(results[0]):
+            near = [size for value in tensors for size in value.shape]
+            columns = zip(*(trace[place].shape for trace in results), strict=True)
+            shapes.append(tuple(self._result_size(values, near, axis) for axis, values in enumerate(columns)))
+            dtypes.append(from_torch(tensor.dtype))
+        made = self.build.apply_all(
+            ops.eager, *tensors, target=str(node.target), arguments=plain, shapes=tuple(shapes), dtypes=tuple(dtypes)
+        )
+        self.notes[f"{node.target} at {self.build.source}: runs eagerly"] = None
+        self._remember(made)
+        return made[0] if alone else list(made)
+
+    def _result_size(self, values: Sequence[Any], near: Sequence[Expr], axis: int) -> Expr:
+        if not all(isinstance(value, int) for value in values):  # known at run time only
+            return self.build.system.runtime_size(f"r{axis}")
+        if len(set(values)) == 1 and not self.emit.single:
+            return as_expr(values[0])
+        found = self.sizes.match(values[0], near) if self.emit.single else self.sizes.explain(tuple(values), near)
+        if found is not None:
+            return found
+        fresh = self.build.system.runtime_size(f"r{axis}")
+        self.sizes.define(fresh, tuple(values))
+        return fresh
+
+
+_FLOAT_FORMS = (
+    (lambda n: n, float),
+    (lambda n: apply("div", const(1.0, FLOAT64), n), lambda n: 1.0 / n),
+    (lambda n: apply("sqrt", n), lambda n: n**0.5),
+    (lambda n: apply("rsqrt", n), lambda n: n**-0.5),
+)

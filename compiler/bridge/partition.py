@@ -1,0 +1,82 @@
+"""Operators that have no row, or whose row refuses, become eager nodes: an ATen call by name with plain arguments, between
+the regions that compile. Also the other direction: running such a call on tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from dlcb.compiler.errors import UnsupportedOperator
+from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.node import evaluate
+from dlcb.compiler.ir.graph import Value
+
+_DTYPE, _DEVICE, _INPUT, _KEYWORD = "dtype:", "device", "$", "="
+
+
+def encode(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[tuple[Value, ...], tuple]:
+    """The tensors of a call, and its arguments as plain values: the k-th tensor is "$k", a type "dtype:float32", a device
+    "device", lists are tuples, keywords trailing pairs ("name=", value)."""
+    tensors: list[Value] = []
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Value):
+            if value not in tensors:
+                tensors.append(value)
+            return f"{_INPUT}{tensors.index(value)}"
+        if isinstance(value, (list, tuple)):
+            return tuple(plain(item) for item in value)
+        if isinstance(value, torch.dtype):
+            return f"{_DTYPE}{str(value).removeprefix('torch.')}"
+        if isinstance(value, torch.device):
+            return _DEVICE
+        if isinstance(value, Expr) or value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        raise UnsupportedOperator(f"argument {value!r} has no plain form")
+
+    memory = ("layout", "memory_format", "pin_memory", "non_blocking")
+    pairs = tuple((f"{name}{_KEYWORD}", plain(value)) for name, value in keywords.items() if name not in memory)
+    return_arguments = (*(plain(argument) for argument in arguments), *pairs)
+    return tuple(tensors), return_arguments
+
+
+def call(
+    target: str, arguments: Sequence[Any], tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]
+) -> tuple[torch.Tensor, ...]:
+    """Runs an eager node's call; `sizes` are the values of size variables. Gives its tensor results in order."""
+    device = tensors[0].device if tensors else torch.device("cpu")
+
+    def real(value: Any) -> Any:
+        if isinstance(value, Expr):
+            return evaluate(value, sizes)
+        if isinstance(value, tuple):
+            return [real(item) for item in value]
+        if isinstance(value, str):
+            if value.startswith(_INPUT):
+                return tensors[int(value[1:])]
+            if value.startswith(_DTYPE):
+                return getattr(torch, value.removeprefix(_DTYPE))
+            return device if value == _DEVICE else value
+        return value
+
+    positional = [real(value) for value in arguments if not _is_keyword(value)]
+    keywords = {value[0][:-1]: real(value[1]) for value in arguments if _is_keyword(value)}
+    results = find(target)(*positional, **keywords)
+    if isinstance(results, torch.Tensor):
+        return (results,)
+    return tuple(result for result in results if isinstance(result, torch.Tensor))
+
+
+def find(target: str) -> Callable[..., Any]:
+    """The operator of PyTorch that "namespace.name.overload" names. Raises UnsupportedOperator where there is none."""
+    namespace, name, overload = target.split(".")
+    try:
+        return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+    except (AttributeError, RuntimeError) as error:
+        raise UnsupportedOperator(f"PyTorch has no operator {target}") from error
+
+
+def _is_keyword(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str) and value[0].endswith(_KEYWORD)

@@ -1,0 +1,188 @@
+"""At which sizes a module is traced: small first, then larger and rounder ones until its forward accepts them. Sizes are
+distinct, never square and without a common pattern, so that a literal in a trace points to one size."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from dlcb.compiler.bridge import capture
+from dlcb.compiler.errors import CaptureError
+from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.source import InputDeclaration
+
+Bindings = Mapping[str, int]  # size variable -> value
+
+# (unit, least, greatest): sizes are unit * a number between. Later rows serve programs that refuse the earlier ones:
+# convolutions over small images, patches, windows, sound.
+_LADDER = ((1, 5, 13), (1, 34, 61), (32, 2, 7), (100, 2, 9), (224, 2, 4), (1, 700, 1300), (1, 5000, 9000))
+_BATCH = (2, 9)
+_REFUSALS = 24  # traces that may fail before the program counts as one that cannot be traced
+
+
+@dataclass(frozen=True)
+class FreeDim:
+    """A free size of the inputs: its variable, its range, and where it stands."""
+
+    symbol: Expr
+    low: int
+    high: int | None
+    declared: bool
+    places: tuple[tuple[str, int], ...]  # (input, axis)
+    leading: bool  # the first axis wherever it stands: a batch, which stays small
+
+    @property
+    def name(self) -> str:
+        return self.symbol.value
+
+
+@dataclass
+class Prober:
+    """Traces one module at sizes of its choice; keeps what it learned about sizes that are refused."""
+
+    module: nn.Module
+    inputs: tuple[InputDeclaration, ...]
+    dims: Mapping[str, Sequence[Expr | int]]
+    free: Sequence[FreeDim]
+    programs: dict[tuple[tuple[str, int], ...], ExportedProgram | CaptureError] = field(default_factory=dict)
+    units: list[int] = field(default_factory=list)  # numbers that error messages named
+    rung: int = 0
+
+    def trace(self, sizes: Bindings) -> ExportedProgram:
+        """The program at these sizes, traced once. Raises CaptureError where the forward fails."""
+        key = tuple(sorted(sizes.items()))
+        if key not in self.programs:
+            try:
+                self.programs[key] = capture.trace(self.module, self.tensors(sizes))
+            except CaptureError as error:
+                self.programs[key] = error
+        known = self.programs[key]
+        if isinstance(known, CaptureError):
+            raise known
+        return known
+
+    def tensors(self, sizes: Bindings) -> dict[str, torch.Tensor]:
+        """Inputs of these sizes with values from the declared ranges."""
+        generator = torch.Generator().manual_seed(0)
+        return {
+            declared.name: _sample(declared, shape_at(self.dims[declared.name], sizes), generator) for declared in self.inputs
+        }
+
+    def first(self) -> dict[str, int]:
+        """Sizes that the program accepts, the smallest row of the ladder that has any. Raises the last refusal."""
+        refusal: CaptureError | None = None
+        for sizes in self._candidates():
+            try:
+                self.trace(sizes)
+                return sizes
+            except CaptureError as error:
+                refusal = error
+                self._learn(error)
+        assert refusal is not None
+        raise refusal
+
+    def others(self, first: Bindings, count: int, allowed: Callable[[Bindings], bool]) -> list[dict[str, int]]:
+        """Up to `count` more sizes that the program accepts and `allowed` admits, each dim different from those before."""
+        chosen: list[dict[str, int]] = []
+        if not self.free:
+            return chosen
+        refused = 0
+        for attempt in range(1, 400):
+            rung = self.rung + (1 if attempt % 2 and self.rung + 1 < len(_LADDER) and refused < 2 else 0)
+            sizes = self._draw(rung, attempt, [first, *chosen])
+            if sizes is None or not allowed(sizes) or sizes in [first, *chosen]:
+                continue
+            try:
+                self.trace(sizes)
+                chosen.append(sizes)
+            except CaptureError as error:
+                refused += 1
+                self._learn(error)
+            if len(chosen) == count or refused > _REFUSALS:
+                break
+        return chosen
+
+    def varied(self, first: Bindings, name: str, allowed: Callable[[Bindings], bool]) -> dict[str, int] | None:
+        """`first` with another value of one dim that the program accepts; None where it accepts none."""
+        dim = next(dim for dim in self.free if dim.name == name)
+        for attempt in range(12):
+            value = self._size(dim, self.rung if attempt % 2 else min(self.rung + 1, len(_LADDER) - 1), random.Random(attempt))
+            sizes = {**first, name: value}
+            if value == first[name] or not allowed(sizes):
+                continue
+            try:
+                self.trace(sizes)
+                return sizes
+            except CaptureError as error:
+                self._learn(error)
+        return None
+
+    # ---- drawing ------------------------------------------------------------------------------------------------------
+
+    def _candidates(self) -> Iterator[dict[str, int]]:
+        for rung in range(len(_LADDER)):
+            self.rung = rung
+            for attempt in range(2):
+                sizes = self._draw(rung, attempt, [])
+                if sizes is not None:
+                    yield sizes
+            for unit in list(self.units):
+                yield from self._multiples(unit, rung)
+
+    def _multiples(self, unit: int, rung: int) -> Iterator[dict[str, int]]:
+        """Sizes where one dim is a small multiple of a number that a refusal named."""
+        sizes = self._draw(rung, 0, [])
+        for dim in self.free if sizes is not None else ():
+            for count in (1, 3):
+                if dim.low <= unit * count <= (dim.high or unit * count):
+                    yield {**sizes, dim.name: unit * count}
+
+    def _draw(self, rung: int, attempt: int, taken: Sequence[Bindings]) -> dict[str, int] | None:
+        draw = random.Random(1000 * rung + attempt)
+        sizes: dict[str, int] = {}
+        for dim in self.free:
+            for _ in range(40):
+                size = self._size(dim, rung, draw)
+                fresh = size not in sizes.values() and all(size != other[dim.name] for other in taken)
+                if fresh or (dim.high is not None and dim.high - dim.low < 8):
+                    break
+            sizes[dim.name] = size
+        return sizes
+
+    def _size(self, dim: FreeDim, rung: int, draw: random.Random) -> int:
+        unit, least, greatest = (1, *_BATCH) if dim.leading else _LADDER[rung]
+        if self.units and not dim.leading and draw.random() < 0.5:
+            unit, least, greatest = draw.choice(self.units), 1, 7
+        low = max(least, -(-max(dim.low, 2) // unit))
+        high = greatest if dim.high is None else min(greatest, dim.high // unit)
+        if low > high:  # the declared range lies elsewhere
+            low = max(dim.low, min(2, dim.high or 2))
+            return draw.randint(low, min(dim.high if dim.high is not None else low + 20, low + 20))
+        return unit * draw.randint(low, high)
+
+    def _learn(self, error: CaptureError) -> None:
+        """Numbers in the message: a size that must be a multiple of 100 fails with a message that holds 100."""
+        for text in re.findall(r"\d+", error.message.partition("failed:")[2]):
+            number = int(text)
+            if 2 <= number <= 4096 and number not in self.units and len(self.units) < 6:
+                self.units.append(number)
+
+
+def shape_at(dims: Sequence[Expr | int], sizes: Bindings) -> tuple[int, ...]:
+    """The shape that `dims` are at these sizes."""
+    return tuple(dim if isinstance(dim, int) else sizes[dim.value] for dim in dims)
+
+
+def _sample(declared: InputDeclaration, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    kind = getattr(torch, declared.dtype)
+    if kind.is_floating_point:
+        low, high = declared.values or (-1.0, 1.0)
+        return (torch.rand(shape, generator=generator) * (high - low) + low).to(kind)
+    low, high = declared.values or (0, 2)
+    return torch.randint(int(low), max(int(high), int(low) + 1), shape, generator=generator).to(kind)
