@@ -57,7 +57,7 @@ class ConcreteCall(NamedTuple):
     """A library or eager call. `attributes` hold numbers where the program holds expressions."""
 
     call: LibraryCall | EagerCall
-    attributes: Any  # of a library call; an eager call's pair of arguments and keywords
+    attributes: Any  # of a library call; an eager call's arguments
     ranges: tuple[tuple[int, int], ...]  # legal index values of each of the call's checks
 
 
@@ -282,7 +282,7 @@ class _SegmentPlanner:
                 )
 
             return launch
-        attributes = step.attributes if isinstance(step, LibraryCall) else (step.arguments, step.keywords)
+        attributes = step.attributes if isinstance(step, LibraryCall) else step.arguments
         fill = _filler(attributes, add)
         low = add.getter([c.check.low for c in step.checks])
         high = add.getter([c.check.high for c in step.checks])

@@ -49,25 +49,26 @@ WRITES_INTO = frozenset({"linear", "matmul"})  # library operators that PyTorch 
 
 def lower(
     schedule: Schedule,
-    kernel_sets: Mapping[str, KernelSet],
+    kernel_sets: Sequence[KernelSet],
     unit: str,
     solution: Solution,
-    outputs: Sequence[str],
+    names: Sequence[str],
 ) -> Program:
     """The host program of a schedule, its prologue included.
 
-    `kernel_sets` by group name; `unit` is the store's key of the binary with all their kernels; `outputs` are
-    the caller's names of the graph's outputs, in order.
+    `kernel_sets` has one set for each group; `unit` is the store's key of the binary with all their kernels;
+    `names` are the caller's names of the graph's outputs, in order.
     """
     graph = schedule.graph
+    by_group = {kernels.group: kernels for kernels in kernel_sets}
     kept = _kept_by_prologue(schedule)
-    main = _Lowering(schedule, schedule.steps, kernel_sets)
+    main = _Lowering(schedule, schedule.steps, by_group)
     main.guards = guards_of(solution)
-    for name, value in zip(outputs, graph.outputs, strict=True):
+    for name, value in zip(names, graph.outputs, strict=True):
         main.output(name, value)
     prologue = None
     if schedule.prologue:
-        first = _Lowering(schedule, schedule.prologue, kernel_sets)
+        first = _Lowering(schedule, schedule.prologue, by_group)
         for value in kept:
             first.output(value.name, value)
         read_first = first.buffers_read()
@@ -285,11 +286,10 @@ class _Lowering:
             return Launch(tuple(self._variant(kernel, values) for kernel in variants))
         node = step.node
         inputs = tuple(v.name for v in node.inputs)
-        if isinstance(step, EagerStep):
+        if node.op.name == "eager":
             target, arguments = node.attributes["target"], node.attributes["arguments"]
-            keywords = node.attributes.get("keywords", ())
             results = tuple(v.name for v in node.results)
-            return EagerCall(target, inputs, arguments, keywords, results, self._call_checks(node))
+            return EagerCall(target, inputs, arguments, results, self._call_checks(node))
         return LibraryCall(node.op.name, inputs, dict(node.attributes), node.result.name, ())
 
     def _variant(self, kernel: Kernel, values: Mapping[str, Value]) -> Variant:

@@ -146,7 +146,6 @@ class EagerCall:
     target: str
     inputs: tuple[str, ...]
     arguments: Plain
-    keywords: Plain
     results: tuple[str, ...]
     checks: tuple[CheckedTensor, ...]
 

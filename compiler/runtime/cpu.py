@@ -64,14 +64,9 @@ class CpuDevice:
 
     def launcher(
         self, function: Any, launch: ConcreteLaunch, pointers: int, parameters: int, status: int
-    ) -> Callable[[], None]:
-        return partial(
-            function,
-            ctypes.c_void_p(pointers),
-            ctypes.c_void_p(parameters),
-            ctypes.c_void_p(status),
-            ctypes.c_int64(torch.get_num_threads()),
-        )
+    ) -> tuple[Callable[[], None], Any]:
+        arguments = (ctypes.c_void_p(pointers), ctypes.c_void_p(parameters), ctypes.c_void_p(status))
+        return partial(function, *arguments, ctypes.c_int64(torch.get_num_threads())), None
 
     def status(self, rows: int) -> HostStatus:
         return HostStatus(rows)

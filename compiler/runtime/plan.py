@@ -66,7 +66,7 @@ class Plan:
         self._checks = builder.checks
         self._status = builder.status
         self._definitions = around.definitions
-        self._held = builder.parameters, builder.spare_status  # launches know them by address only
+        self._held = builder.held  # launches know it by address only
         self.slots = builder.slots
         self._outputs = tuple(builder.output(name) for name in outputs)
 
@@ -145,7 +145,8 @@ class _Builder:
         self.parameters = Cells(sum(len(launch.parameters) for launch in launches))
         flagged = sum(bool(launch.variant.checks) for launch in launches)
         self.status = around.device.status(flagged) if flagged else None
-        self.spare_status = Cells(STATUS_CELLS)
+        self._spare_status = Cells(STATUS_CELLS)
+        self.held: list[Any] = [self.pointers, self.parameters, self._spare_status]
         self._next_pointer = self._next_parameter = 0
         self._base = around.memory.block.data_ptr()
 
@@ -201,8 +202,8 @@ class _Builder:
             status = self.status.address_of(len(self.checks))
             self.checks.append(launch.variant.checks)
         else:
-            status = self.spare_status.address
-        run = self.around.device.launcher(
+            status = self._spare_status.address
+        run, kept = self.around.device.launcher(
             self.around.functions(launch.variant.kernel),
             launch,
             self.pointers.address_of(first_pointer),
@@ -210,6 +211,7 @@ class _Builder:
             status,
         )
         self.steps.append(run)
+        self.held.append(kept)
 
     def _address(self, name: str) -> int:
         if name in self.concrete.offsets:

@@ -1,0 +1,219 @@
+"""What a compilation leaves for workers: signature, host program, report and where the parameters are, as
+versioned JSON in the store beside the kernels it names. It is found by what was registered, before anything
+is captured. No pickle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+
+from dlcb.compiler.errors import ArtifactError
+from dlcb.compiler.host.program import Program
+from dlcb.compiler.options import CompileOptions
+from dlcb.compiler.report import Report
+from dlcb.compiler.runtime.weights import WeightFile, match, pack, unpack
+from dlcb.compiler.signature import Signature
+from dlcb.compiler.source import ModelSource
+from dlcb.kernel_cache.key import Key
+from dlcb.kernel_cache.store import Store
+
+VERSION = 1  # of the JSON; an artifact of another version is compiled again
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A parameter that is a tensor of a registered file: the file's sha256 and the tensor's name in it."""
+
+    file: str
+    tensor: str
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A compiled model. `program` is None where every rank compiles for itself, and where the model is
+    quarantined.
+
+    `references` say which parameters lie in registered files; `constants` is the store's key of the others,
+    as safetensors ("": there are none). `quarantined` says why outputs come from eager PyTorch, where they
+    do.
+    """
+
+    signature: Signature
+    report: Report
+    program: Program | None = None
+    graph: str = ""
+    references: Mapping[str, Reference] | None = None
+    constants: str = ""
+    quarantined: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; `from_json` gives an equal artifact back."""
+        return {
+            "version": VERSION,
+            "signature": self.signature.to_json(),
+            "report": self.report.to_json(),
+            "program": None if self.program is None else self.program.to_json(),
+            "graph": self.graph,
+            "references": {name: [r.file, r.tensor] for name, r in (self.references or {}).items()},
+            "constants": self.constants,
+            "quarantined": self.quarantined,
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Artifact:
+        """The inverse of `to_json`. ArtifactError for another version or form."""
+        version = data.get("version") if isinstance(data, Mapping) else None
+        if version != VERSION:
+            raise ArtifactError(
+                f"an artifact of version {VERSION} is needed, found {version!r}", stage="artifact"
+            )
+        try:
+            return Artifact(
+                signature=Signature.from_json(data["signature"]),
+                report=Report.from_json(data["report"]),
+                program=None if data["program"] is None else Program.from_json(data["program"]),
+                graph=data["graph"],
+                references={name: Reference(*pair) for name, pair in data["references"].items()},
+                constants=data["constants"],
+                quarantined=data["quarantined"],
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ArtifactError(f"not an artifact: {error!r}", stage="artifact") from error
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Keys of what must be in the store beside the artifact itself."""
+        unit = self.program.unit if self.program is not None else ""
+        return tuple(key for key in (unit, self.constants) if key)
+
+
+def publish(
+    artifact: Artifact,
+    source: ModelSource,
+    options: CompileOptions,
+    parameters: Mapping[str, torch.Tensor],
+    store: Store,
+) -> str:
+    """Put the artifact, the parameters that no registered file holds, and the source's index entry; gives the
+    key.
+
+    A program keeps only the parameters that it reads.
+    """
+    wanted = {name: parameters[name] for name in _parameter_names(artifact.program)}
+    files = {digest: WeightFile(path) for digest, path in _digests(source).items()}
+    found = match(wanted, files)
+    rest = {name: tensor for name, tensor in wanted.items() if name not in found}
+    constants = ""
+    if rest:
+        payload = pack(rest)
+        constants = hashlib.sha256(payload).hexdigest()
+        store.put(constants, payload, kind="constants", label=source.name)
+    references = {name: Reference(*place) for name, place in found.items()}
+    return put(replace(artifact, references=references, constants=constants), source, options, store)
+
+
+def put(artifact: Artifact, source: ModelSource, options: CompileOptions, store: Store) -> str:
+    """Put an artifact whose parameters are placed already, and point the source's index entry at it."""
+    payload = json.dumps(artifact.to_json(), sort_keys=True).encode()
+    key = hashlib.sha256(payload).hexdigest()
+    store.put(key, payload, kind="artifact", label=source.name)
+    store.put(index_key(source, options).digest, key.encode(), kind="source", label=source.name)
+    return key
+
+
+def load(key: str, store: Store) -> Artifact:
+    """The artifact under a key. ArtifactError when it is missing, damaged or of another version."""
+    payload = store.get(key)
+    if payload is None:
+        raise ArtifactError(
+            f"the store has no artifact under {key}: compile the model again", stage="artifact"
+        )
+    try:
+        return Artifact.from_json(json.loads(payload))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ArtifactError(f"the artifact under {key} is not JSON: {error}", stage="artifact") from error
+
+
+def find(source: ModelSource, options: CompileOptions, store: Store) -> tuple[str, Artifact] | None:
+    """Key and artifact of a source that was compiled before with equal options; None when it was not, or when
+    anything it needs has left the store."""
+    entry = store.get(index_key(source, options).digest)
+    if entry is None:
+        return None
+    try:
+        key = entry.decode()
+        artifact = load(key, store)
+    except (ArtifactError, UnicodeDecodeError, ValueError):
+        return None
+    if any(store.path(need) is None and store.get(need) is None for need in artifact.needs):
+        return None
+    return key, artifact
+
+
+def index_key(source: ModelSource, options: CompileOptions) -> Key:
+    """What a compilation's result depends on and is known before anything is captured."""
+    target = options.target
+    return Key(
+        {
+            **source.identity(),
+            "artifact version": str(VERSION),
+            "target": f"{target.kind} {target.architecture}",
+            "options": json.dumps(
+                {
+                    f.name: getattr(options, f.name)
+                    for f in fields(options)
+                    if f.name in ("optimisation", "static", "channels_last", "compiler")
+                },
+                sort_keys=True,
+            ),
+        }
+    )
+
+
+def load_parameters(artifact: Artifact, source: ModelSource, store: Store) -> dict[str, torch.Tensor]:
+    """Every parameter by name, files mapped. ArtifactError when a file changed or the constants are gone."""
+    parameters: dict[str, torch.Tensor] = {}
+    references = artifact.references or {}
+    if references:
+        paths = _digests(source)
+        files: dict[str, WeightFile] = {}
+        for name, reference in references.items():
+            if reference.file not in paths:
+                raise ArtifactError(
+                    f"parameter '{name}' of '{source.name}' lies in a file with sha256 {reference.file}, "
+                    f"which is none of: {', '.join(source.weights) or 'no weights'}",
+                    stage="load",
+                )
+            if reference.file not in files:
+                files[reference.file] = WeightFile(paths[reference.file])
+            parameters[name] = files[reference.file][reference.tensor]
+    if artifact.constants:
+        payload = store.get(artifact.constants)
+        if payload is None:
+            raise ArtifactError(f"the constants of '{source.name}' are gone from the store", stage="load")
+        parameters |= unpack(payload)
+    return parameters
+
+
+def _parameter_names(program: Program | None) -> list[str]:
+    """Parameters that come from outside: those of the program and its prologue that the prologue does not
+    make."""
+    if program is None:
+        return []
+    made = {output.name for output in program.prologue.outputs} if program.prologue else set()
+    names = [buffer.name for buffer in program.parameters if buffer.name not in made]
+    if program.prologue:
+        names += [given.name for given in program.prologue.inputs]
+    return list(dict.fromkeys(names))
+
+
+def _digests(source: ModelSource) -> dict[str, str]:
+    """The registered weight files by sha256; the source's identity has computed them already."""
+    digests = source.identity()["weights"].split(",") if source.weights else []
+    return dict(zip(digests, source.weights, strict=True))

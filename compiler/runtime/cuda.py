@@ -1,0 +1,111 @@
+"""A CUDA device: binaries are cubins, a launch is one driver call with an argument block that was filled when
+its plan was prepared, on PyTorch's own current stream. Memory comes from PyTorch alone; CuPy only loads
+modules and launches.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from dlcb.compiler.errors import ArtifactError, ToolchainError
+from dlcb.compiler.host.interpreter import ConcreteLaunch
+from dlcb.compiler.runtime.device import STATUS_CELLS, Cells
+from dlcb.kernel_cache.store import Store
+
+_SHARED_WITHOUT_ASKING = 48 * 1024  # bytes of shared memory that every kernel may have
+
+
+class DeviceStatus:
+    """Flags in device memory, read with the outputs: asking waits for the stream."""
+
+    def __init__(self, rows: int, device: torch.device) -> None:
+        self._flags = torch.zeros(rows, STATUS_CELLS, dtype=torch.int64, device=device)
+        self._address = self._flags.data_ptr()
+
+    def address_of(self, row: int) -> int:
+        return self._address + 8 * STATUS_CELLS * row
+
+    def raised(self) -> tuple[int, int, int, int] | None:
+        rows = self._flags.tolist()
+        for row, (flag, position, value, _) in enumerate(rows):
+            if flag:
+                self._flags.zero_()
+                return row, flag - 1, position, value
+        return None
+
+
+class CudaDevice:
+    """Runs cubins on one GPU. ToolchainError where CuPy or a GPU is missing."""
+
+    name = "cuda"
+
+    def __init__(self, index: int = 0) -> None:
+        if not torch.cuda.is_available():
+            raise ToolchainError("device 'cuda' was asked for, but PyTorch finds no GPU", stage="load")
+        try:
+            self._cuda = importlib.import_module("cupy.cuda")  # an extra: a CPU installation has none
+        except ImportError as error:
+            raise ToolchainError(f"device 'cuda' needs CuPy: {error}", stage="load") from error
+        self.index = index
+        self.torch_device = torch.device("cuda", index)
+        torch.empty(1, device=self.torch_device)  # makes PyTorch's context, in which everything below happens
+
+    def load(self, key: str, store: Store) -> Callable[[str], Any]:
+        payload = store.get(key)
+        if payload is None:
+            raise ArtifactError(
+                f"the store has no kernels under {key}: compile the model again", stage="load"
+            )
+        module = self._cuda.function.Module()
+        try:
+            with self._cuda.Device(self.index):
+                module.load(payload)
+        except self._cuda.driver.CUDADriverError as error:
+            raise ArtifactError(f"the kernels under {key} do not load here: {error}", stage="load") from error
+        found: dict[str, Any] = {}
+
+        def find(name: str) -> Any:
+            if name not in found:
+                try:
+                    found[name] = module.get_function(name)
+                except self._cuda.driver.CUDADriverError as error:
+                    raise ArtifactError(f"the cubin {key} has no kernel '{name}'", stage="load") from error
+            return found[name]
+
+        return find
+
+    def launcher(
+        self, function: Any, launch: ConcreteLaunch, pointers: int, parameters: int, status: int
+    ) -> tuple[Callable[[], None], Any]:
+        if launch.shared_bytes > max(_SHARED_WITHOUT_ASKING, function.max_dynamic_shared_size_bytes):
+            function.max_dynamic_shared_size_bytes = launch.shared_bytes
+        addresses = [pointers + 8 * k for k in range(len(launch.variant.buffers))]
+        addresses += [parameters + 8 * k for k in range(len(launch.parameters))]
+        block = Cells(len(addresses) + 2)
+        for cell, address in enumerate(addresses):
+            block.view[cell] = address
+        # the status pointer is the last argument; its value stands in the block's own last cell
+        block.view[len(addresses)] = block.address_of(len(addresses) + 1)
+        block.view[len(addresses) + 1] = status
+        run = partial(
+            self._cuda.driver.launchKernel,
+            function.ptr,
+            *launch.grid,
+            *launch.block,
+            launch.shared_bytes,
+            self.stream(),
+            block.address,
+            0,
+        )
+        return run, block
+
+    def status(self, rows: int) -> DeviceStatus:
+        return DeviceStatus(rows, self.torch_device)
+
+    def stream(self) -> int:
+        return torch._C._cuda_getCurrentRawStream(self.index)

@@ -1,0 +1,94 @@
+"""Tensors by name in the files that users register, safetensors or torch files, and as one safetensors
+payload in the store. Files are mapped, not read; torch files are opened with `weights_only`, so nothing in
+them is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+
+from dlcb.compiler.errors import ArtifactError
+
+ALIGNMENT = 64  # bytes; kernels may assume it of every parameter
+
+
+class WeightFile:
+    """The tensors of one file. ArtifactError when it cannot be read as what its suffix says."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        try:
+            if self.path.suffix == ".safetensors":
+                self._file = safe_open(str(self.path), framework="pt")
+                self._tensors = None
+                self.names = tuple(self._file.keys())
+            else:
+                loaded = torch.load(self.path, map_location="cpu", weights_only=True, mmap=True)
+                self._tensors = dict(_named("", loaded))
+                self.names = tuple(self._tensors)
+        except (OSError, SafetensorError, RuntimeError, ValueError) as error:
+            raise ArtifactError(f"weights '{self.path}' cannot be read: {error}", stage="load") from error
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        if name not in self.names:
+            raise ArtifactError(f"weights '{self.path}' hold no tensor '{name}'", stage="load")
+        return self._file.get_tensor(name) if self._tensors is None else self._tensors[name]
+
+
+def match(
+    parameters: Mapping[str, torch.Tensor], files: Mapping[str, WeightFile]
+) -> dict[str, tuple[str, str]]:
+    """Which parameters are, byte for byte, tensors of the files: parameter name -> (key of the file, tensor
+    name).
+
+    Names need not agree, since a factory may rename what it loads.
+    """
+    candidates: dict[tuple, list[tuple[str, str, torch.Tensor]]] = {}
+    for key, file in files.items():
+        for name in file.names:
+            tensor = file[name]
+            candidates.setdefault((tensor.dtype, tensor.shape), []).append((key, name, tensor))
+    found: dict[str, tuple[str, str]] = {}
+    for parameter, value in parameters.items():
+        for key, name, tensor in candidates.get((value.dtype, value.shape), ()):
+            if torch.equal(value, tensor):
+                found[parameter] = key, name
+                break
+    return found
+
+
+def pack(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    """One safetensors payload."""
+    return safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})
+
+
+def unpack(payload: bytes) -> dict[str, torch.Tensor]:
+    """The inverse of `pack`. ArtifactError for anything else."""
+    try:
+        return safetensors.torch.load(payload)
+    except SafetensorError as error:
+        raise ArtifactError(f"constants in the store cannot be read: {error}", stage="load") from error
+
+
+def aligned(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor on the device, contiguous, at an address that is a multiple of ALIGNMENT."""
+    tensor = tensor.detach().to(device).contiguous()
+    return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
+
+
+def _named(prefix: str, loaded: object) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors of nested dictionaries and lists under dotted names; what else a checkpoint holds is passed
+    over."""
+    if isinstance(loaded, torch.Tensor):
+        yield prefix, loaded
+    elif isinstance(loaded, Mapping):
+        for key, value in loaded.items():
+            yield from _named(f"{prefix}.{key}" if prefix else str(key), value)
+    elif isinstance(loaded, list | tuple):
+        for position, value in enumerate(loaded):
+            yield from _named(f"{prefix}.{position}" if prefix else str(position), value)

@@ -1,0 +1,107 @@
+"""PyTorch without compilation: single ATen operators by name between compiled steps, and the whole module as
+the last tier. Only names of the `aten` namespace are accepted, with plain arguments.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from dlcb.compiler.bridge.agreement import as_tuple
+from dlcb.compiler.bridge.capture import bound
+from dlcb.compiler.errors import ArtifactError, GuardError
+from dlcb.compiler.runtime.executor import Ran
+from dlcb.compiler.runtime.types import TORCH
+from dlcb.compiler.thunks.thunk import Forecast, Shapes
+
+_TARGET = re.compile(r"aten\.([A-Za-z0-9_]+)\.([A-Za-z0-9_]+)")
+
+
+def resolve(target: str) -> Callable[..., Any]:
+    """The ATen operator called "aten.name.overload". ArtifactError for any other name."""
+    match = _TARGET.fullmatch(target)
+    if match is None:
+        raise ArtifactError(f"'{target}' is not the name of an ATen operator", stage="load")
+    try:
+        return getattr(getattr(torch.ops.aten, match[1]), match[2])
+    except AttributeError as error:
+        raise ArtifactError(
+            f"PyTorch {torch.__version__} has no operator '{target}'", stage="load"
+        ) from error
+
+
+def bind(
+    target: str, arguments: Sequence[Any], operands: Sequence[torch.Tensor], device: torch.device
+) -> Callable[[], Any]:
+    """The call of an ATen operator on these operands.
+
+    In `arguments`, also inside tuples, "$k" is operand k, "dtype:float32" an element type and "device" the
+    device we run on; a trailing ("name=", value) is a keyword argument.
+    """
+
+    def decode(value: Any) -> Any:
+        if isinstance(value, str):
+            if value.startswith("$"):
+                return operands[int(value[1:])]
+            if value.startswith("dtype:"):
+                return TORCH[value.removeprefix("dtype:")]
+            return device if value == "device" else value
+        return [decode(item) for item in value] if isinstance(value, tuple | list) else value
+
+    positional, keywords = [], {}
+    for argument in arguments:
+        if _is_keyword(argument):
+            keywords[argument[0][:-1]] = decode(argument[1])
+        else:
+            positional.append(decode(argument))
+    return partial(resolve(target), *positional, **keywords)
+
+
+def _is_keyword(argument: Any) -> bool:
+    if not isinstance(argument, tuple | list) or len(argument) != 2:
+        return False
+    return isinstance(argument[0], str) and argument[0].endswith("=")
+
+
+class EagerThunk:
+    """The user's module as PyTorch runs it, made by `load` when it is first needed: it costs the module's
+    memory.
+
+    It lives on `device`; inputs on another device are brought there and outputs back.
+    """
+
+    tier = "eager"
+
+    def __init__(
+        self, load: Callable[[], torch.nn.Module], names: Sequence[str], device: torch.device
+    ) -> None:
+        self._load, self._names, self._device = load, tuple(names), device
+        self._module: torch.nn.Module | None = None
+
+    def run(self, inputs: Sequence[torch.Tensor]) -> Ran:
+        """GuardError with PyTorch's own words where it refuses these inputs."""
+        if self._module is None:
+            self._module = self._load().to(self._device)
+        here = [tensor.to(self._device) for tensor in inputs]
+        arguments, keywords = bound(self._module, dict(zip(self._names, here, strict=True)))
+        try:
+            made = as_tuple(self._module(*arguments, **keywords))
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            shapes = ", ".join(
+                f"'{name}' {list(tensor.shape)}" for name, tensor in zip(self._names, inputs, strict=True)
+            )
+            words = str(error).strip().splitlines()
+            raise GuardError(
+                f"PyTorch refuses inputs {shapes}: {words[0] if words else type(error).__name__}",
+                stage="eager",
+            ) from error
+        place = inputs[0].device if inputs else self._device
+        return Ran(tuple(tensor.to(place) for tensor in made), False)
+
+    def forecast(self, shapes: Shapes) -> Forecast:
+        """Nothing is known about eager PyTorch before it runs."""
+        return Forecast(self.tier, (), 0, False)

@@ -1,0 +1,143 @@
+"""Contractions as calls of PyTorch's own operators: one row an operator. A row takes operands and, where
+PyTorch can write into memory of ours, that memory, and gives the call with everything worked out that does
+not change between calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from dlcb.compiler.errors import UnsupportedOperator
+
+Operands = Sequence[torch.Tensor]
+Row = Callable[[Operands, Mapping[str, Any], torch.Tensor | None], Callable[[], torch.Tensor]]
+
+
+def bind(
+    operator: str, attributes: Mapping[str, Any], operands: Operands, out: torch.Tensor | None
+) -> Callable[[], torch.Tensor]:
+    """The call of a library operator on these operands. Their contents may change between calls, their memory
+    may not.
+
+    With `out`, row-major, the result is written there.
+    """
+    try:
+        row = ROWS[operator]
+    except KeyError:
+        raise UnsupportedOperator(f"no library call for '{operator}'", stage="run") from None
+    return row(operands, attributes, out)
+
+
+def _linear(
+    operands: Operands, attributes: Mapping[str, Any], out: torch.Tensor | None
+) -> Callable[[], torch.Tensor]:
+    # addmm into the arena costs what F.linear costs without its allocation. oneDNN's and MKL's packed weights
+    # were within 10 % of it from 128 rows on, and oneDNN's results several times less exact for long sums.
+    x, weight, *bias = operands
+    if out is None:
+        return partial(torch.nn.functional.linear, x, weight, *bias)
+    shape = (_count(x.shape[:-1]), x.shape[-1])
+    flat_out = out.view(shape[0], weight.shape[0])
+    rows = viewed(x, shape)
+    transposed = weight.t()
+    if rows is None:
+        return lambda: _product(x.reshape(shape), transposed, bias, flat_out)
+    if bias:
+        return partial(torch.addmm, bias[0], rows, transposed, out=flat_out)
+    return partial(torch.mm, rows, transposed, out=flat_out)
+
+
+def _product(
+    rows: torch.Tensor, columns: torch.Tensor, bias: Sequence[torch.Tensor], out: torch.Tensor
+) -> torch.Tensor:
+    return torch.addmm(bias[0], rows, columns, out=out) if bias else torch.mm(rows, columns, out=out)
+
+
+def _matmul(
+    operands: Operands, attributes: Mapping[str, Any], out: torch.Tensor | None
+) -> Callable[[], torch.Tensor]:
+    a, b = operands
+    if out is None:
+        return partial(torch.matmul, a, b)
+    if a.dtype == b.dtype and b.dim() == 2 and a.dim() >= 2:
+        rows = viewed(a, (_count(a.shape[:-1]), a.shape[-1]))
+        if rows is not None:
+            return partial(torch.mm, rows, b, out=out.view(rows.shape[0], b.shape[1]))
+    if a.dtype == b.dtype and a.dim() == b.dim() > 2 and a.shape[:-2] == b.shape[:-2]:
+        batch = _count(a.shape[:-2])
+        left, right = viewed(a, (batch, *a.shape[-2:])), viewed(b, (batch, *b.shape[-2:]))
+        if left is not None and right is not None:
+            return partial(torch.bmm, left, right, out=out.view(batch, a.shape[-2], b.shape[-1]))
+    return lambda: out.copy_(torch.matmul(a, b))
+
+
+def _convolution(
+    operands: Operands, attributes: Mapping[str, Any], out: torch.Tensor | None
+) -> Callable[[], torch.Tensor]:
+    x, weight, *bias = operands
+    stride = attributes["stride"]
+    return partial(
+        torch.convolution,
+        x,
+        weight,
+        bias[0] if bias else None,
+        stride,
+        attributes["padding"],
+        attributes["dilation"],
+        False,
+        [0] * len(stride),
+        attributes.get("groups", 1),
+    )
+
+
+def _attention(
+    operands: Operands, attributes: Mapping[str, Any], out: torch.Tensor | None
+) -> Callable[[], torch.Tensor]:
+    q, k, v, *mask = operands
+    causal = bool(attributes.get("causal", False))
+    scale = attributes.get("scale")
+    attend = torch.nn.functional.scaled_dot_product_attention
+    if not (causal and mask):
+        return partial(attend, q, k, v, mask[0] if mask else None, 0.0, causal, scale=scale)
+    triangle = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+    return lambda: attend(q, k, v, _both(mask[0], triangle), scale=scale)
+
+
+def _both(mask: torch.Tensor, triangle: torch.Tensor) -> torch.Tensor:
+    """A mask that lets through what both do; a float mask is added to scores, so what is hidden gets
+    -infinity."""
+    return mask & triangle if mask.dtype == torch.bool else mask.masked_fill(~triangle, float("-inf"))
+
+
+def _cumsum(
+    operands: Operands, attributes: Mapping[str, Any], out: torch.Tensor | None
+) -> Callable[[], torch.Tensor]:
+    return partial(torch.cumsum, operands[0], attributes["axis"])
+
+
+ROWS: dict[str, Row] = {
+    "linear": _linear,
+    "matmul": _matmul,
+    "convolution": _convolution,
+    "attention": _attention,
+    "cumsum": _cumsum,
+}
+
+
+def viewed(tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor | None:
+    """The tensor in another shape over the same memory; None where its strides do not allow that."""
+    try:
+        return tensor.view(shape)
+    except RuntimeError:
+        return None
+
+
+def _count(sizes: Sequence[int]) -> int:
+    count = 1
+    for size in sizes:
+        count *= size
+    return count

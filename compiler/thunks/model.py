@@ -1,0 +1,285 @@
+"""A compiled model in a worker: arrays or tensors in, outputs and the tier that made them out. The program's
+tier serves what its guards cover, eager PyTorch what only they exclude; what the signature or PyTorch itself
+refuses is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy
+import torch
+
+from dlcb.compiler import artifact as artifacts
+from dlcb.compiler.artifact import Artifact
+from dlcb.compiler.bridge.capture import load_module, load_program
+from dlcb.compiler.build import toolchain
+from dlcb.compiler.errors import CaptureError, ContractError, GuardError, IndexRangeError
+from dlcb.compiler.options import CompileOptions, Target
+from dlcb.compiler.report import Report
+from dlcb.compiler.runtime.cpu import CpuDevice
+from dlcb.compiler.runtime.cuda import CudaDevice
+from dlcb.compiler.runtime.device import Device
+from dlcb.compiler.runtime.executor import Ran
+from dlcb.compiler.runtime.memory import SharedArena
+from dlcb.compiler.runtime.types import NAMES
+from dlcb.compiler.signature import Signature, TensorSpec
+from dlcb.compiler.source import ModelSource
+from dlcb.compiler.thunks.arrays import has_dtype, to_array, to_tensor
+from dlcb.compiler.thunks.dynamic import ProgramThunk
+from dlcb.compiler.thunks.eager import EagerThunk
+from dlcb.compiler.thunks.jit import JitThunk, RequestCompile, is_any_rank
+from dlcb.compiler.thunks.thunk import Thunk
+from dlcb.kernel_cache.store import Store
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Outputs by name; the tier that made them: "static", "dynamic", "jit" or "eager"; "hit" where a prepared
+    plan served the call, else "miss"."""
+
+    outputs: dict[str, numpy.ndarray]
+    tier: str
+    result: str
+
+
+@dataclass(frozen=True)
+class PlanSummary:
+    """What a call at some shapes will need. A shape is None where only the call tells; `bytes` are beside
+    parameters, inputs and the libraries' own workspaces."""
+
+    output_shapes: dict[str, tuple[int, ...] | None]
+    tier: str
+    bytes: int
+    cached: bool
+    would_compile: bool
+
+
+@dataclass
+class Counters:
+    """Since the model was loaded. `entries` are prepared plans; `guard_failures` calls that the program's
+    derived guards sent to eager PyTorch; `quarantined` whether every call goes there; `compiles_requested`
+    new ranks."""
+
+    entries: int = 0
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    guard_failures: int = 0
+    quarantined: bool = False
+    compiles_requested: int = 0
+    compiler_calls: int = 0  # runs of g++ or NVRTC in this process
+
+
+class CompiledModel:
+    """One model on one device. Thread-compatible: one call at a time, from whichever thread."""
+
+    def __init__(
+        self,
+        source: ModelSource,
+        artifact: Artifact,
+        device: Device,
+        eager: Thunk,
+        program: ProgramThunk | None,
+        jit: JitThunk | None = None,
+    ) -> None:
+        self.source = source
+        self.signature: Signature = artifact.signature
+        self.report: Report = artifact.report
+        self.device = device
+        self._eager, self._program, self._jit = eager, program, jit
+        self._specs = artifact.signature.inputs
+        self._output_names = [spec.name for spec in artifact.signature.outputs]
+        self._quarantined = bool(artifact.quarantined)
+        self._guard_failures = 0
+        self._ranges = {d.name: d.values for d in source.inputs if d.values and "int" in d.dtype}
+
+    def run(self, inputs: Mapping[str, numpy.ndarray]) -> Outcome:
+        """Run on arrays by input name, of the signature's dtypes (bfloat16 as its bits in uint16).
+
+        ContractError, GuardError or IndexRangeError where the inputs are at fault; the model goes on serving.
+        """
+        arrays = self._in_order(inputs)
+        place = self.device.torch_device
+        tensors = [to_tensor(a, spec.dtype, place) for a, spec in zip(arrays, self._specs, strict=True)]
+        ran, tier = self._run(tensors)
+        outputs = [to_array(tensor) for tensor in ran.outputs]
+        return Outcome(
+            dict(zip(self._output_names, outputs, strict=True)), tier, "hit" if ran.hit else "miss"
+        )
+
+    def call(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Run on tensors in the signature's order, on the model's device; other strides are copied first."""
+        if len(tensors) != len(self._specs):
+            raise ContractError(
+                f"'{self.source.name}' takes {len(self._specs)} inputs, found {len(tensors)}", stage="run"
+            )
+        for tensor, spec in zip(tensors, self._specs, strict=True):
+            if NAMES.get(tensor.dtype) != spec.dtype:
+                raise ContractError(
+                    f"input '{spec.name}' is {tensor.dtype}, expected {spec.dtype}", stage="run"
+                )
+        ran, _ = self._run([tensor.contiguous() for tensor in tensors])
+        return ran.outputs
+
+    def plan(self, shapes: Mapping[str, Sequence[int]]) -> PlanSummary:
+        """What `run` would do at these shapes by input name; the same errors, and nothing runs or
+        compiles."""
+        ordered = [tuple(shapes[spec.name]) for spec in self._specs if spec.name in shapes]
+        if len(ordered) != len(shapes) or len(ordered) != len(self._specs):
+            self._refuse_names(shapes)
+        thunk = self._first_thunk()
+        try:
+            forecast = thunk.forecast(ordered)
+        except GuardError:
+            forecast = self._eager.forecast(ordered)
+        outputs = forecast.output_shapes or (None,) * len(self._output_names)
+        return PlanSummary(
+            dict(zip(self._output_names, outputs, strict=True)),
+            forecast.tier,
+            forecast.bytes,
+            forecast.cached,
+            forecast.would_compile,
+        )
+
+    @property
+    def counters(self) -> Counters:
+        programs = [self._program] if self._program is not None else []
+        if self._jit is not None:
+            programs += [thunk for thunk in self._jit.thunks() if isinstance(thunk, ProgramThunk)]
+        caches = [program.executor.cache for program in programs]
+        return Counters(
+            entries=sum(len(cache) for cache in caches),
+            hits=sum(cache.hits for cache in caches),
+            misses=sum(cache.misses for cache in caches),
+            evictions=sum(cache.evictions for cache in caches),
+            guard_failures=self._guard_failures,
+            quarantined=self._quarantined,
+            compiles_requested=self._jit.requested if self._jit is not None else 0,
+            compiler_calls=toolchain.calls.total,
+        )
+
+    def _first_thunk(self) -> Thunk:
+        if self._program is not None:
+            return self._program
+        return self._jit if self._jit is not None else self._eager
+
+    def _run(self, tensors: Sequence[torch.Tensor]) -> tuple[Ran, str]:
+        thunk = self._first_thunk()
+        if thunk is self._jit:
+            compiled = self._jit.thunk_for(tuple(tensor.dim() for tensor in tensors))
+            if compiled is None:
+                return self._run_eager(tensors), "eager"
+            thunk, tier = compiled, self._jit.tier
+        else:
+            tier = thunk.tier
+        if tier == "eager":
+            return self._run_eager(tensors), tier
+        try:
+            return thunk.run(tensors), tier
+        except GuardError:
+            self._guard_failures += 1
+            return self._run_eager(tensors), "eager"
+
+    def _run_eager(self, tensors: Sequence[torch.Tensor]) -> Ran:
+        """PyTorch checks no index on CUDA before it is too late, so declared ranges are checked here."""
+        for tensor, spec in zip(tensors, self._specs, strict=True):
+            if spec.name in self._ranges and tensor.numel():
+                _check_range(tensor, spec, *self._ranges[spec.name])
+        with torch.inference_mode():
+            return self._eager.run(tensors)
+
+    def _in_order(self, inputs: Mapping[str, numpy.ndarray]) -> list[numpy.ndarray]:
+        arrays = [inputs[spec.name] for spec in self._specs if spec.name in inputs]
+        if len(arrays) != len(inputs) or len(arrays) != len(self._specs):
+            self._refuse_names(inputs)
+        for array, spec in zip(arrays, self._specs, strict=True):
+            if not has_dtype(array, spec.dtype):
+                raise ContractError(
+                    f"input '{spec.name}' is {array.dtype}, expected {spec.dtype}", stage="run"
+                )
+        return arrays
+
+    def _refuse_names(self, given: Mapping[str, object]) -> None:
+        expected = ", ".join(f"'{spec.name}'" for spec in self._specs)
+        found = ", ".join(f"'{name}'" for name in given) or "none"
+        raise ContractError(f"'{self.source.name}' takes inputs {expected}, found {found}", stage="run")
+
+
+def load_model(
+    source: ModelSource,
+    artifact_key: str,
+    store: Store,
+    *,
+    device: str = "cpu",
+    request_compile: RequestCompile | None = None,
+    options: CompileOptions | None = None,
+    capacity: int = 512,
+) -> CompiledModel:
+    """Load a compiled model on "cpu" or "cuda". Nothing is captured and nothing compiled.
+
+    `request_compile` is asked for an artifact when a model of unknown rank meets a new one; without it such a
+    model runs what the store already holds, and eagerly otherwise. `options` find what was compiled for a
+    rank before. `capacity` bounds the shape cache. ArtifactError when the store lacks what the artifact
+    names.
+    """
+    place: Device = CudaDevice() if device.startswith("cuda") else CpuDevice()
+    artifact = artifacts.load(artifact_key, store)
+    memory = SharedArena(place.torch_device)
+    names = [declared.name for declared in source.inputs]
+    # Where a guard failed nothing is known about indices inside the model, and a bad one would stop a GPU for
+    # good: such calls run on the CPU.
+    beyond_guards = artifact.program is not None and not artifact.quarantined
+    eager_place = torch.device("cpu") if beyond_guards else place.torch_device
+    eager = EagerThunk(lambda: _eager_module(source), names, eager_place)
+
+    def thunk_of(key: str) -> ProgramThunk:
+        compiled = artifacts.load(key, store)
+        if compiled.program is None:
+            reason = compiled.quarantined or "it has no program"
+            raise CaptureError(f"'{source.name}' cannot run compiled: {reason}", stage="load")
+        parameters = artifacts.load_parameters(compiled, source, store)
+        return ProgramThunk(compiled.program, parameters, store, place, memory, capacity)
+
+    if artifact.quarantined:
+        return CompiledModel(source, artifact, place, eager, None)
+    if artifact.program is not None:
+        parameters = artifacts.load_parameters(artifact, source, store)
+        program = ProgramThunk(artifact.program, parameters, store, place, memory, capacity)
+        return CompiledModel(source, artifact, place, eager, program)
+    if not is_any_rank(source.inputs):
+        return CompiledModel(source, artifact, place, eager, None)
+    chosen = options or CompileOptions(target=_target(place))
+
+    def find(specialised: ModelSource) -> str | None:
+        found = artifacts.find(specialised, chosen, store)
+        return found[0] if found is not None else None
+
+    def pinned_thunk(key: str) -> ProgramThunk:
+        thunk = thunk_of(key)
+        for needed in (key, *artifacts.load(key, store).needs):
+            store.pin(needed, f"{source.name}:{source.version}")
+        return thunk
+
+    jit = JitThunk(source, find, pinned_thunk, request_compile, eager)
+    return CompiledModel(source, artifact, place, eager, None, jit)
+
+
+def _eager_module(source: ModelSource) -> torch.nn.Module:
+    return load_program(source.program).module() if source.program else load_module(source)
+
+
+def _target(device: Device) -> Target:
+    if device.name == "cpu":
+        return Target.cpp()
+    major, minor = torch.cuda.get_device_capability(device.torch_device)
+    return Target.cuda(f"sm_{major}{minor}")
+
+
+def _check_range(tensor: torch.Tensor, spec: TensorSpec, low: float, high: float) -> None:
+    least, most = (int(x) for x in torch.aminmax(tensor))
+    if least >= low and most < high:
+        return
+    bad = ((tensor < low) | (tensor >= high)).nonzero()[0].tolist()
+    raise IndexRangeError(spec.name, tuple(bad), int(tensor[tuple(bad)]), int(low), int(high), stage="eager")
