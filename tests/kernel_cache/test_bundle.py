@@ -90,7 +90,7 @@ def test_a_flipped_bit_in_any_byte_is_refused_or_a_miss(file: Path, keys: list[s
 
 def test_any_missing_tail_is_refused(file: Path) -> None:
     whole = file.read_bytes()
-    for length in range(len(whole)):
+    for length in [*range(0, len(whole), 9), *range(len(whole) - 9, len(whole))]:
         file.write_bytes(whole[:length])
         with pytest.raises(BundleError, match="not a whole bundle"):
             bundle.open(file)
