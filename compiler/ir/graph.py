@@ -1,8 +1,8 @@
 """The tensor program: values, the nodes that make them, and a builder that checks shapes while it builds.
 
 Nodes are immutable; applying the same operator to the same values with the same attributes gives the same
-value. Shape constraints go into the builder's system as nodes are added, so a contradiction is an error at the
-line that causes it."""
+value. Shape constraints go into the builder's system as nodes are added, so a contradiction is an error at
+the line that causes it."""
 
 from __future__ import annotations
 
@@ -116,7 +116,8 @@ class GraphBuilder:
         return self.apply_all(op, *inputs, **attributes)[0]
 
     def apply_all(self, op: Op, *inputs: Value, **attributes: Any) -> tuple[Value, ...]:
-        """All results of `op`: its shape rule gives one Shape, or a tuple of Shapes; likewise its dtype rule."""
+        """All results of `op`: its shape rule gives one Shape, or a tuple of Shapes; likewise its dtype
+        rule."""
         return self.add(op, inputs, attributes)
 
     def add(
@@ -135,8 +136,9 @@ class GraphBuilder:
             stem = f"{op.name}_{len(self._nodes)}"
             names = [stem] if len(dtypes) == 1 else [f"{stem}_{k}" for k in range(len(dtypes))]
         node = Node(op, inputs, attributes, self.source)
+        simplify = self.system.simplify
         results = tuple(
-            Value(name, Type(tuple(as_expr(d) for d in shape), dtype), "node", node, k)
+            Value(name, Type(tuple(simplify(as_expr(extent)) for extent in shape), dtype), "node", node, k)
             for k, (name, shape, dtype) in enumerate(zip(names, shapes, dtypes, strict=True))
         )
         object.__setattr__(node, "results", results)  # the knot of a node and its values is tied once, here
@@ -181,8 +183,9 @@ def live(nodes: Sequence[Node], outputs: Iterable[Value]) -> list[Node]:
 def rewrite(
     graph: Graph, replace: Callable[[GraphBuilder, Node, tuple[Value, ...]], Sequence[Value] | None]
 ) -> Graph:
-    """A new graph, node by node. `replace(builder, node, new_inputs)` gives the values that stand for the node's
-    results (built with `builder`), or None to keep the node. Shapes are inferred again, into the same system."""
+    """A new graph, node by node. `replace(builder, node, new_inputs)` gives the values that stand for the
+    node's results (built with `builder`), or None to keep the node. Shapes are inferred again, into the same
+    system."""
     build = GraphBuilder(graph.name, graph.system)
     made: dict[Value, Value] = {v: build.input(v.name, v.shape, v.dtype) for v in graph.inputs}
     made |= {v: build.parameter(v.name, v.shape, v.dtype) for v in graph.parameters}

@@ -1,7 +1,9 @@
-"""The declaration of an operator: shape rule, element type, coordinate rule, and the fold if it reduces, side by side.
+"""The declaration of an operator: shape rule, element type, coordinate rule, and the fold if it reduces,
+side by side.
 
-Shape checking, the text form, the NumPy oracle and kernel generation all read this one place. An operator with an `at` rule
-is compiled by coordinates; one with `expand` is a composite of others; one with neither is opaque (PyTorch runs it)."""
+Shape checking, the text form, the NumPy oracle and kernel generation all read this one place. An operator
+with an `at` rule is compiled by coordinates; one with `expand` is a composite of others; one with neither is
+opaque (PyTorch runs it)."""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ class Type:
 
 
 class Inference(Protocol):
-    """What a shape rule may ask and state. Every statement carries where it came from; a contradiction raises ShapeError."""
+    """What a shape rule may ask and state. Every statement carries where it came from; a contradiction
+    raises ShapeError."""
 
     def equal(self, a: Expr, b: Expr, what: str = "") -> Expr:
         """State a == b; gives the simpler of the two. `what` names the axis or operands, for messages."""
@@ -75,11 +78,13 @@ class Operand(Protocol):
         ...
 
     def along(self, i: Sequence[Expr]) -> Expr:
-        """The element that broadcasting takes for output coordinates `i`: trailing axes, size 1 -> coordinate 0."""
+        """The element that broadcasting takes for output coordinates `i`: trailing axes, 0 where the
+        size is 1."""
         ...
 
     def inside(self, coordinates: Sequence[Expr], guard: Expr, otherwise: Expr) -> Expr:
-        """The element where `guard` holds (only then are the coordinates in range and is anything read), else `otherwise`."""
+        """The element where `guard` holds (only then are the coordinates in range and is anything read),
+        else `otherwise`."""
         ...
 
 
@@ -87,15 +92,16 @@ class Operand(Protocol):
 class Op:
     """One operator.
 
-    shape(infer, *types, **attributes) -> Shape (or a tuple of Shapes with `results` > 1)
-    dtype(*types, **attributes) -> DType
-    at(i, r, *operands, **attributes) -> Expr: the element at output coordinates `i`; with a fold, the body at reduction
-        coordinates `r`, whose extents are over(*types, **attributes)
-    finish(i, folded, *operands, **attributes) -> Expr: the element at `i` from the folded value, where that is not it already
+    shape(infer, *types, **attributes) -> Shape (or a tuple of Shapes with several results)
+    dtype(*types, **attributes) -> DType (or a tuple of DTypes)
+    at(i, r, *operands, **attributes) -> Expr: the element at output coordinates `i`; with a fold, the body at
+        reduction coordinates `r`, whose extents are over(*types, **attributes)
+    finish(i, folded, *operands, **attributes) -> Expr: the element at `i` made from the folded value; if
+        missing, the folded value is the element
     expand(build, *values, **attributes) -> Value: the composite in terms of other operators
-    kind decides who runs it: "opaque" and "contract" are never compiled by coordinates, although they may have an `at`, which
-        serves the oracle and proofs. One of
-    "pointwise" | "move" | "reduce" | "index" | "create" | "contract" | "composite" | "opaque"
+    kind: "pointwise" | "move" | "reduce" | "index" | "create" | "contract" | "composite" | "opaque". It says
+        who runs the operator: "contract" and "opaque" are never compiled by coordinates, although they may
+        have an `at`, which serves the oracle and proofs
     """
 
     name: str

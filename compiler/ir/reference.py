@@ -1,7 +1,8 @@
 """The slow, obvious oracle: a graph and its inputs as NumPy arrays come in, the outputs come out.
 
-Each node's coordinate rule is evaluated over the whole grid of its coordinates; composites go through their definitions.
-Floats are float64 throughout. It shares nothing with kernel generation, and every read is checked to be in range."""
+Each node's coordinate rule is evaluated over the whole grid of its coordinates; composites go through their
+definitions. Floats are float64 throughout. It shares nothing with kernel generation, and every read is
+checked to be in range."""
 
 from __future__ import annotations
 
@@ -30,10 +31,11 @@ def evaluate(
     parameters: Mapping[str, Array] | None = None,
     opaque: Opaque | None = None,
 ) -> list[Array]:
-    """The outputs of `graph`, by input and parameter names. `opaque(node, arrays)` runs nodes that have no rule.
+    """The outputs of `graph`, by input and parameter names. `opaque(node, arrays)` runs nodes that have no
+    rule.
 
-    Raises ShapeError where an array does not fit its declared type, IndexRangeError for an index out of range and
-    UnsupportedOperator for an opaque node without `opaque`."""
+    Raises ShapeError where an array does not fit its declared type, IndexRangeError for an index out of
+    range and UnsupportedOperator for an opaque node without `opaque`."""
     given = {**(parameters or {}), **inputs}
     values = {value: _array(given[value.name], value.dtype) for value in (*graph.inputs, *graph.parameters)}
     sizes: dict[str, int] = {}
@@ -46,7 +48,9 @@ def evaluate(
     return [values[value] for value in graph.outputs]
 
 
-def _run(nodes: Sequence[Node], values: dict[Value, Array], sizes: dict[str, int], opaque: Opaque | None) -> None:
+def _run(
+    nodes: Sequence[Node], values: dict[Value, Array], sizes: dict[str, int], opaque: Opaque | None
+) -> None:
     for node in nodes:
         arrays = [values[value] for value in node.inputs]
         if node.op.at is not None:
@@ -54,9 +58,13 @@ def _run(nodes: Sequence[Node], values: dict[Value, Array], sizes: dict[str, int
         elif node.op.expand is not None:
             results = [_expansion(node, arrays, sizes, opaque)]
         elif opaque is not None:
-            results = [_array(array, r.dtype) for array, r in zip(opaque(node, arrays), node.results, strict=True)]
+            results = [
+                _array(array, r.dtype) for array, r in zip(opaque(node, arrays), node.results, strict=True)
+            ]
         else:
-            raise UnsupportedOperator(f"operator {node.op.name} has no coordinate rule", node=node.result.name)
+            raise UnsupportedOperator(
+                f"operator {node.op.name} has no coordinate rule", node=node.result.name
+            )
         for value, array in zip(node.results, results, strict=True):
             _bind(sizes, value, array)  # sizes that only run time knows
             values[value] = array
@@ -181,7 +189,9 @@ class _BoolLimits:
 # ---- expressions over a grid
 
 
-def _over_grid(root: Expr, grid: tuple[int, ...], sizes: Mapping[str, int], buffers: Mapping[str, Array]) -> Array:
+def _over_grid(
+    root: Expr, grid: tuple[int, ...], sizes: Mapping[str, int], buffers: Mapping[str, Array]
+) -> Array:
     """The value of `root` at every point of `grid`, whose k-th axis is the index named "ik"."""
     if math.prod(grid) == 0:
         return np.zeros(grid, _numpy(root.dtype))
@@ -233,7 +243,6 @@ def _numpy(dtype: DType) -> Any:
 
 def _array(array: Any, dtype: DType) -> Array:
     return np.asarray(array).astype(_numpy(dtype))
-
 
 
 _FUNCTIONS: dict[str, Any] = {

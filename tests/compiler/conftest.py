@@ -9,7 +9,9 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="rewrite the golden files that tests compare with")
+    parser.addoption(
+        "--update-golden", action="store_true", help="rewrite the golden files that tests compare with"
+    )
 
 
 @pytest.fixture
@@ -22,6 +24,8 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         assert path.exists(), f"{path} is missing: run with --update-golden and review it"
-        assert text == path.read_text(), f"differs from {path}: run with --update-golden and review the change"
+        assert text == path.read_text(), (
+            f"differs from {path}: run with --update-golden and review the change"
+        )
 
     return compare

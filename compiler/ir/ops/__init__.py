@@ -1,4 +1,5 @@
-"""Every operator of the intermediate representation, one declaration each, by name: `ops.OPS["add"]` or `ops.add`."""
+"""Every operator of the intermediate representation, one declaration each, by name: `ops.OPS["add"]` or
+`ops.add`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Operators that are defined by others: softmax and the normalisations. Each `expand` is its definition, arranged so that
-no intermediate overflows or cancels; half types are computed in float32 and converted at the end."""
+"""Operators that are defined by others: softmax and the normalisations. Each `expand` is its definition,
+arranged so that no intermediate overflows or cancels; half types are computed in float32 and converted at
+the end."""
 
 from __future__ import annotations
 

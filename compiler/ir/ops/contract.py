@@ -1,5 +1,5 @@
-"""Products summed over a shared axis: matmul, linear, convolution. Libraries run them; their coordinate rules serve the
-oracle and the proofs about which input elements an output element depends on.
+"""Products summed over a shared axis: matmul, linear, convolution. Libraries run them; their coordinate
+rules serve the oracle and the proofs about which input elements an output element depends on.
 
 Also attention, whose expansion is the plain softmax(q k^T * scale + mask) v."""
 

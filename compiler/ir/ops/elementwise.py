@@ -1,7 +1,9 @@
-"""Operators whose output element depends on the operands' elements at the same place, broadcast where sizes are 1.
+"""Operators whose output element depends on the operands' elements at the same place, broadcast where sizes
+are 1.
 
-Each row says the scalar function, the type it is computed in and the type of its result; half types are computed in
-float32. Division and remainder follow PyTorch: floor division and `mod` round down, `fmod` towards zero."""
+Each row says the scalar function, the type it is computed in and the type of its result; half types are
+computed in float32. Division and remainder follow PyTorch: floor division and `mod` round down, `fmod`
+towards zero."""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ def _pointwise(
     unary: bool = False,
     traits: frozenset[str] = frozenset(),
 ) -> Op:
-    """`scalar` on operands converted to the type of `takes`; the result has the type of `gives`, if not the same."""
+    """`scalar` on operands converted to the type of `takes`; the result has the type of `gives`, if not the
+    same."""
 
     def at(i: Coordinates, r: Coordinates, *operands: Operand, **attributes: Any) -> Expr:
         common = computed(takes(*(x.type for x in operands)))
@@ -152,7 +155,7 @@ def _mul(a: Expr, b: Expr) -> Expr:
 def _floordiv(a: Expr, b: Expr) -> Expr:
     if not a.dtype.is_float:
         return a // b
-    # the exact quotient of a - fmod(a, b), stepped down where the signs differ; rounding errors of the division are undone
+    # the quotient of a - fmod(a, b), stepped down where the signs differ; the division's rounding is undone
     quotient = (a - apply("fmod", a, b)) / b
     quotient = quotient - node.cast(_signs_differ(a, b), a.dtype)
     whole = apply("floor", quotient)

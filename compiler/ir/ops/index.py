@@ -1,7 +1,8 @@
 """Operators that read at places found in a tensor of indices.
 
-Index values come from outside: every one is checked against the axis it reads, and a read happens only where the check
-holds, so a bad index is reported and never read through. Only `advanced_index` lets negative values count from the end."""
+Index values come from outside: every one is checked against the axis it reads, and a read happens only where
+the check holds, so a bad index is reported and never read through. Only `advanced_index` lets negative
+values count from the end."""
 
 from __future__ import annotations
 
@@ -116,7 +117,8 @@ index_select = Op("index_select", "index", _index_select_shape, lambda x, index,
 
 
 def _lead(axes: Sequence[int]) -> int:
-    """The first output axis of the indices' own shape: in place of the axes where these adjoin, else at the front."""
+    """The first output axis of the indices' own shape: in place of the axes where these adjoin, else at the
+    front."""
     return axes[0] if list(axes) == list(range(axes[0], axes[0] + len(axes))) else 0
 
 

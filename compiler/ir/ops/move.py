@@ -1,6 +1,8 @@
-"""Operators that move elements without changing them: each output coordinate names the input coordinate it is read from.
+"""Operators that move elements without changing them: each output coordinate names the input coordinate it
+is read from.
 
-Sizes in attributes are expressions. Axes are non-negative. What may lie outside an operand is read through a guard."""
+Sizes in attributes are expressions. Axes are non-negative. What may lie outside an operand is read through a
+guard."""
 
 from __future__ import annotations
 

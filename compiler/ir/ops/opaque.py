@@ -1,4 +1,5 @@
-"""Operators that are not described by coordinates: PyTorch runs them, and only their shapes and types are known here."""
+"""Operators that are not described by coordinates: PyTorch runs them, and only their shapes and types are
+known here."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ def _eager_dtype(
     return tuple(dtypes)
 
 
-# An ATen call by name ("aten.nonzero.default") with plain arguments. The maker of the node gives every result's shape and
-# type; a size that only run time knows is a fresh size variable.
+# An ATen call by name ("aten.nonzero.default") with plain arguments. The maker of the node gives every
+# result's shape and type; a size that only run time knows is a fresh size variable.
 eager = Op("eager", "opaque", _eager_shape, _eager_dtype)
 
 

@@ -1,7 +1,7 @@
 """Folds over axes, and the composites of folds: mean, var, argmax, argmin.
 
-Sums and products of integers and bools are int64; half types are folded in float32. An empty sum is 0, an empty mean NaN;
-max, min, argmax and argmin over an empty axis are refused. max and min propagate NaN."""
+Sums and products of integers and bools are int64; half types are folded in float32. An empty sum is 0, an
+empty mean NaN; max, min, argmax and argmin over an empty axis are refused. max and min propagate NaN."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Rules that recur in operator declarations, each under one name: element types, identities of folds, windows, and the
-coordinates of reductions, reshapes and clamped ranges."""
+"""Rules that recur in operator declarations, each under one name: element types, identities of folds,
+windows, and the coordinates of reductions, reshapes and clamped ranges."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def positions(*types: Type, **attributes: Any) -> DType:
 
 
 def identity(fold: str, dtype: DType) -> Expr:
-    """What leaves a fold as it is, as a constant of the type it is computed in; integers use the type's limits."""
+    """What leaves a fold as it is, as a constant of the type it is computed in; integers use the type's
+    limits."""
     value = FOLDS[fold].identity
     if fold in ("max", "min") and not dtype.is_float:
         signed = dtype.kind == "int"
@@ -182,8 +183,8 @@ def _matches(before: list[Monomial], after: list[Monomial]) -> set[tuple[int, in
 def window_size(
     extent: Expr, window: Expr | int, stride: int, padding: int, dilation: int, ceil_mode: bool = False
 ) -> Expr:
-    """How many windows fit along an axis, as PyTorch counts: with `ceil_mode` the last one may hang over the end, but
-    must start inside the input or its left padding."""
+    """How many windows fit along an axis, as PyTorch counts: with `ceil_mode` the last one may hang over the
+    end, but must start inside the input or its left padding."""
     span = (window - 1) * dilation + 1
     room = extent + 2 * padding - span
     if not ceil_mode:

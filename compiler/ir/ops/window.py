@@ -1,7 +1,7 @@
 """Pooling and resizing: output elements that look at a window of the input's last axes.
 
-Windows read through guards: what hangs over the input adds the fold's identity. Output sizes are PyTorch's, with
-`ceil_mode` included. Pooling works over the last len(window) axes whatever stands before them."""
+Windows read through guards: what hangs over the input adds the fold's identity. Output sizes are PyTorch's,
+with `ceil_mode` included. Pooling works over the last len(window) axes whatever stands before them."""
 
 from __future__ import annotations
 

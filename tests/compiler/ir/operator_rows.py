@@ -1,7 +1,8 @@
-"""What the operator tests share: rows of (operator, how eager PyTorch spells it, samples of inputs) and the comparison.
+"""What the operator tests share: rows of (operator, how eager PyTorch spells it, samples of inputs) and the
+comparison.
 
-A row's graph is built twice: with every size of every input free, and with all sizes fixed. Values are compared in
-float64 with eager PyTorch, shapes and element types too."""
+A row's graph is built twice: with every size of every input free, and with all sizes fixed. Values are
+compared in float64 with eager PyTorch, shapes and element types too."""
 
 from __future__ import annotations
 
@@ -70,7 +71,13 @@ class Row:
     free: bool = True  # tried with free sizes too
 
 
-def row(name: str, build: Callable[..., Value], eager: Callable[..., torch.Tensor], *samples: Any, free: bool = True) -> Row:
+def row(
+    name: str,
+    build: Callable[..., Value],
+    eager: Callable[..., torch.Tensor],
+    *samples: Any,
+    free: bool = True,
+) -> Row:
     return Row(name, build, eager, tuple(s if isinstance(s, tuple) else (s,) for s in samples), free)
 
 
@@ -78,7 +85,6 @@ def op(name: str, eager: Callable[..., torch.Tensor], *samples: Any, **attribute
     """A row whose operator takes attributes that do not depend on sizes."""
     shown = ",".join(f"{k}={v}" for k, v in attributes.items())
     return row(f"{name}({shown})", lambda g, *xs: g.apply(ops.OPS[name], *xs, **attributes), eager, *samples)
-
 
 
 def sizes(*values: Any) -> tuple[Expr, ...]:
