@@ -97,6 +97,8 @@ def narrowed(build: GraphBuilder, x: Value, dtype: DType) -> Value:
 
 def scalar(build: GraphBuilder, value: Expr | float, dtype: DType) -> Value:
     """A rank-0 constant."""
+    if isinstance(value, Expr) and value.is_const:
+        value = value.value
     return build.apply(create.full, shape=(), value=value, dtype=dtype)
 
 
