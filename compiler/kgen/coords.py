@@ -6,7 +6,7 @@ wanted goes along, so that what is read under a condition is a guarded load. No 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dlcb.compiler.dtype import DType
@@ -20,6 +20,7 @@ from dlcb.compiler.passes.access import broadcast_coordinates
 from dlcb.compiler.passes.steps import Group, Layout, row_major
 from dlcb.compiler.shapes.system import System
 
+Layouts = Mapping[Value, tuple[Value, Layout]]  # for each value its base buffer and its place there, as in Schedule.layouts
 _Key = tuple[Value, tuple[Expr, ...], Expr]  # an element: its tensor, its coordinates, the guard under which it is read
 
 
@@ -42,7 +43,7 @@ class Scalars:
     tensors: dict[str, Value]  # the inputs, by the name that loads use
 
 
-def infer(group: Group, layouts: dict[Value, Layout], system: System) -> Scalars:
+def infer(group: Group, layouts: Layouts, system: System) -> Scalars:
     """The outputs of `group` as scalar expressions. Raises UnsupportedOperator for a node without a coordinate rule."""
     return _Inference(group, layouts, system).run()
 
@@ -56,7 +57,7 @@ class _Pending(Exception):
 
 
 class _Inference:
-    def __init__(self, group: Group, layouts: dict[Value, Layout], system: System) -> None:
+    def __init__(self, group: Group, layouts: Layouts, system: System) -> None:
         self.group = group
         self.layouts = layouts
         self.system = system
@@ -74,7 +75,7 @@ class _Inference:
             indices = domain if self._same_shape(value, anchor) else domain[: self.group.rows]
             coordinates = (*indices, *(ZERO for _ in range(value.rank - len(indices))))
             scalar = cast(self.element(value, coordinates, TRUE), value.dtype)
-            elements.append(Element(value, scalar, _offset(row_major(value.shape), coordinates), indices))
+            elements.append(Element(value, scalar, self._offset(value, coordinates), indices))
         return Scalars(domain, tuple(elements), {value.name: value for value in self.group.inputs})
 
     def _same_shape(self, a: Value, b: Value) -> bool:
@@ -139,9 +140,16 @@ class _Inference:
         return tuple(chosen)
 
     def _load(self, value: Value, coordinates: tuple[Expr, ...], guard: Expr) -> Expr:
-        layout = self.layouts.get(value) or row_major(value.shape)
         guard = guard_in_bounds(self.system, value.shape, coordinates, guard)
-        return _computed(load(value.name, _offset(layout, coordinates), value.dtype, guard), value.dtype)
+        return _computed(load(value.name, self._offset(value, coordinates), value.dtype, guard), value.dtype)
+
+    def _offset(self, value: Value, coordinates: Sequence[Expr]) -> Expr:
+        """The place of an element in its base buffer."""
+        layout = self.layouts[value][1] if value in self.layouts else row_major(value.shape)
+        offset = layout.offset
+        for coordinate, stride in zip(coordinates, layout.strides, strict=True):
+            offset = offset + coordinate * stride
+        return offset
 
 
 class _Operand:
@@ -184,9 +192,3 @@ def _computed(scalar: Expr, dtype: DType) -> Expr:
     """`scalar` in the type that arithmetic on `dtype` is done in."""
     return cast(scalar, dtype.accumulator if dtype.is_float else dtype)
 
-
-def _offset(layout: Layout, coordinates: Sequence[Expr]) -> Expr:
-    offset = layout.offset
-    for coordinate, stride in zip(coordinates, layout.strides, strict=True):
-        offset = offset + coordinate * stride
-    return offset

@@ -8,12 +8,13 @@ from typing import ClassVar
 
 from dlcb.compiler.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
 from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import ONE
+from dlcb.compiler.expr.node import ONE, index
 from dlcb.compiler.kgen.coords import Element
 from dlcb.compiler.kgen.cstyle import ATOM, Spelled, inside, tables
 from dlcb.compiler.kgen.lower import Lowering, Scope, identifier, identity, joined
 from dlcb.compiler.kgen.schedule import is_serial
 
+_BLOCK_START = index("begin", ONE)  # stands for the block of lanes, in which accumulators live
 _BLOCK = {"flat": 4096, "column": 256}  # lanes that one thread takes at a time
 _WORTH_A_THREAD = 32768  # elements; below, starting threads costs more than they save
 _CLAUSES = {"sum": "+", "prod": "*", "max": "greatest", "min": "least", "any": "|", "all": "&"}
@@ -34,7 +35,7 @@ class Cpp(Lowering):
     # ---- loops -------------------------------------------------------------------------------------------------------------
 
     def _rows(self) -> None:
-        row = Scope(self.root, frozenset(self.nest.rows))
+        self.row = row = Scope(self.root, frozenset(self.nest.rows))
         once = [e for e in self.nest.elements if not set(e.indices) & set(self.nest.inner)]
         each = [e for e in self.nest.elements if e not in once]
         if each:
@@ -49,7 +50,7 @@ class Cpp(Lowering):
         if lane is None:
             self._store(self.nest.elements, self.root)
             return
-        block = Scope(self.root, frozenset(self.nest.rows))
+        block = Scope(self.root, frozenset((*self.nest.rows, _BLOCK_START)))
         lanes = Scope(block, frozenset((lane,)))
         self._store(self.nest.elements, lanes)
         size = self._extent(lane)
@@ -126,6 +127,8 @@ class Cpp(Lowering):
             home.names[fold] = accumulator, ATOM
         vector = [] if is_serial(folds[0]) and len(loops) > 1 else self._simd(scopes[-1], clauses)
         self._close(loops, scopes, home, vector)
+        if loops == self.nest.inner:
+            self.loop_written()
 
     def _fold_lanes(self, folds: Sequence[Expr], accumulators: Sequence[str], home: Scope) -> None:
         loops = folds[0].args[1:]
@@ -146,7 +149,14 @@ class Cpp(Lowering):
 
     def _home(self, node: Expr, scope: Scope) -> Scope:
         # an accumulator for each lane lives outside the loop over lanes
-        return scope.home(node.free - {self.nest.lane} if self._per_lane(node) else node.free)
+        return scope.home((node.free - {self.nest.lane}) | {_BLOCK_START} if self._per_lane(node) else node.free)
+
+    def keep(self, node: Expr) -> Spelled:
+        loop = self.nest.inner[0]
+        number = len(self._rows_kept) + len(self._fresh_rows)
+        name, element = f"row{number}", self.type_name(node.dtype)
+        self.row.lines.append(f"{element}* const {name} = scratch<{element}, {number}>({self._extent(loop)});")
+        return f"{name}[{identifier(loop.value)}]", ATOM
 
     # ---- spelling ----------------------------------------------------------------------------------------------------------
 
@@ -195,5 +205,3 @@ def function(name: str, lowering: Cpp, lines: Sequence[str], outputs: Sequence[E
     head.append("    (void)" + ", (void)".join(unused) + ";")
     return "\n".join([*head, *("    " + line for line in lines), "}"]) + "\n"
 
-
-_ = ONE

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from dlcb.compiler.expr.node import ONE, ZERO
-from dlcb.compiler.ir.graph import Value
 from dlcb.compiler.kgen import cpp, prelude
-from dlcb.compiler.kgen.coords import Scalars, infer
+from dlcb.compiler.kgen.coords import Layouts, Scalars, infer
 from dlcb.compiler.kgen.kernel import BufferArgument, Kernel, KernelSet
 from dlcb.compiler.kgen.schedule import Nest, plan
 from dlcb.compiler.options import Target
-from dlcb.compiler.passes.steps import Group, Layout
+from dlcb.compiler.passes.steps import Group
 from dlcb.compiler.shapes.system import System
 
 
 def generate(
-    group: Group, layouts: Mapping[Value, Layout], system: System, target: Target, static: bool = False
+    group: Group, layouts: Layouts, system: System, target: Target, static: bool = False
 ) -> KernelSet:
-    """The kernels of `group`, whose inputs lie in memory as `layouts` say (row-major where they say nothing).
+    """The kernels of `group`, whose values lie in memory as `layouts` say (row-major where they say nothing).
 
     With `static` every size is a literal and only the variant for these sizes is made."""
     scalars = infer(group, layouts, system)

@@ -20,7 +20,7 @@ from dlcb.compiler.ir.graph import Value
 from dlcb.compiler.kgen.affine import linear
 from dlcb.compiler.kgen.cstyle import ATOM, Call, Spelled, Spelling, constant, inside, spell
 from dlcb.compiler.kgen.kernel import IndexCheck, Parameter
-from dlcb.compiler.kgen.schedule import Nest
+from dlcb.compiler.kgen.schedule import Nest, worth_keeping
 from dlcb.compiler.kgen.verify import lowest
 from dlcb.compiler.shapes.system import System
 
@@ -71,6 +71,9 @@ class Lowering(ABC):
         self._named: dict[tuple[Expr, str], Parameter] = {}
         self._counts: dict[str, int] = {}
         self._running: list[Expr] = []
+        self._keep = worth_keeping(self.nest)
+        self._fresh_rows: dict[Expr, Spelled] = {}  # kept in the loop being written
+        self._rows_kept: dict[Expr, Spelled] = {}  # to be read back in later loops
         nodes = list(toposort(root for e in self.nest.elements for root in (e.scalar, e.offset)))
         self._hosted = _hosted(nodes)
         self._users: dict[Expr, int] = {}
@@ -98,6 +101,15 @@ class Lowering(ABC):
     def convert(self, text: Spelled, old: DType, new: DType) -> Spelled:
         """A cast."""
 
+    @abstractmethod
+    def keep(self, node: Expr) -> Spelled:
+        """The place, for the current index of the row, of something that is computed once and read in later loops."""
+
+    def loop_written(self) -> None:
+        """What was kept in a loop over the row may be read from now on."""
+        self._rows_kept |= self._fresh_rows
+        self._fresh_rows = {}
+
     def local_type(self, node: Expr) -> str:
         return self.type_name(node.dtype)
 
@@ -109,20 +121,20 @@ class Lowering(ABC):
 
     def compute(self, roots: Sequence[Expr], scope: Scope) -> list[Spelled]:
         """Spell `roots` for use in `scope`. Lines that must come before are added to the scopes they belong to."""
+        for fold in self._folds_below(roots):
+            home = self._home(fold, scope)
+            if fold not in home.names:
+                self.fold([fold, *self._fused(fold, home, scope)], home, scope)
         local: dict[Expr, Spelled] = {}
         for node in self._missing(roots, scope, local):
             home = self._home(node, scope)
-            if node.op == "reduce":
-                if node not in home.names:
-                    self.fold([node, *self._fused(node, home, scope)], home, scope)
-                local[node] = home.names[node]
-                continue
             spelled = self._spell(node, [local[arg] for arg in _operands(node)], home)
             inline = (
                 home is scope
                 and self._users.get(node, 0) <= 1
                 and len(spelled[0]) <= _LONGEST_LINE
                 and node.op not in ("check", "load")
+                and node not in self._keep
             )
             if not inline and spelled[0].isidentifier() is False:
                 name = self.fresh("v" if node.dtype is not INDEX else "p")
@@ -132,8 +144,23 @@ class Lowering(ABC):
                 home.names[node] = spelled
             if node.op == "check":
                 self._report(node, [local[arg] for arg in node.args], home)
+            if node in self._keep and node not in self._rows_kept:
+                self._fresh_rows[node] = row = self.keep(node)
+                home.lines.append(f"{row[0]} = {spelled[0]};")
             local[node] = spelled
         return [local[root] for root in roots]
+
+    def _folds_below(self, roots: Sequence[Expr]) -> Iterator[Expr]:
+        """The reductions that `roots` use, not those inside them."""
+        stack, seen = list(reversed(roots)), set(roots)
+        while stack:
+            node = stack.pop()
+            if node.op == "reduce":
+                yield node
+            for arg in reversed(_operands(node)):
+                if arg not in seen:
+                    seen.add(arg)
+                    stack.append(arg)
 
     def _missing(self, roots: Sequence[Expr], scope: Scope, local: dict[Expr, Spelled]) -> Iterator[Expr]:
         """What has no spelling yet, arguments first. Leaves and what an outer scope holds go into `local`."""
@@ -163,6 +190,8 @@ class Lowering(ABC):
             return identifier(node.value), ATOM
         if self._hosted.get(node):
             return self.parameter(node), ATOM
+        if node in self._rows_kept:
+            return self._rows_kept[node]
         return self._home(node, scope).names.get(node)
 
     def _home(self, node: Expr, scope: Scope) -> Scope:
@@ -183,13 +212,18 @@ class Lowering(ABC):
             case "floordiv" if not node.dtype.is_float:
                 return self._floordiv(node, args)
         if isinstance(self.table[node.dtype.kind].get(node.op), Call) and node.op not in _COMPARISONS:
-            types = [arg.dtype for arg in node.args]
-            joined = types[0] if node.dtype is BOOL else node.dtype
-            args = [self.convert(a, t, joined) for a, t in zip(args, types, strict=True)]
+            wanted = node.args[0].dtype if node.dtype is BOOL else node.dtype
+            args = [self._operand(text, arg, wanted) for text, arg in zip(args, node.args, strict=True)]
         spelled = spell(self.table, self.target, node, args)
         if node.dtype.kind in ("int", "uint") and node.dtype.bits < 32:
             return self.convert(spelled, INDEX, node.dtype)  # C computes in int: wrap as the type does
         return spelled
+
+    def _operand(self, text: Spelled, arg: Expr, wanted: DType) -> Spelled:
+        """An operand of a function, of exactly the type wanted: a plain literal is an int in C."""
+        if arg.is_const and arg.dtype is wanted and not wanted.is_float and wanted is not BOOL:
+            return f"{self.type_name(wanted)}({text[0]})", ATOM
+        return self.convert(text, arg.dtype, wanted)
 
     def _floordiv(self, node: Expr, args: list[Spelled]) -> Spelled:
         """Divisions of what is never negative need no correction, and a size at run time divides by multiplication."""
@@ -332,7 +366,8 @@ def arranged(nest: Nest) -> Nest:
     roots = [root for e in nest.elements for root in (e.scalar, e.offset)]
     done: dict[Expr, Expr] = {}
     for node in toposort(roots):
-        done[node] = every(node, tuple(done[arg] for arg in node.args)) if node.args else node
+        leaf = not node.args or node.op == "index"
+        done[node] = node if leaf else every(node, tuple(done[arg] for arg in node.args))
     elements = tuple(
         type(e)(e.value, done[e.scalar], address(done[e.offset]), e.indices) for e in nest.elements
     )

@@ -122,6 +122,21 @@ FUNCTION int64_t divide(int64_t n, int64_t multiplier, int64_t shift) {
         status[2] = value;
     }
 }
+// memory for a row, one for each thread and number; it grows and stays
+template <typename T, int number> T* scratch(int64_t count) {
+    static thread_local struct Owner {
+        T* data = nullptr;
+        int64_t count = 0;
+        ~Owner() { std::free(data); }
+    } owner;
+    if (owner.count < count) {
+        std::free(owner.data);
+        owner.data = static_cast<T*>(std::aligned_alloc(64, (count * sizeof(T) + 63) / 64 * 64));
+        if (owner.data == nullptr) std::abort();
+        owner.count = count;
+    }
+    return owner.data;
+}
 template <typename T> constexpr T least_like(T) {
     if constexpr (std::numeric_limits<T>::has_infinity) return -std::numeric_limits<T>::infinity();
     return std::numeric_limits<T>::lowest();

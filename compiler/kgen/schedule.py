@@ -15,7 +15,11 @@ from dlcb.compiler.kgen.coords import Element, Scalars
 from dlcb.compiler.passes.steps import Group
 from dlcb.compiler.shapes.system import System
 
-SERIAL = 64  # elements; a reduction of at most so many, of constant extent, is computed one after the other
+# scalar operators that cost more than storing their result in a cache and reading it back
+_EXPENSIVE = frozenset(
+    "div floordiv mod fmod pow exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh erf atan2".split()
+)
+SERIAL = 16  # elements; a reduction of at most so many, of constant extent, is computed one after the other
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,43 @@ def _along(fold: Expr, rows: tuple[Expr, ...]) -> bool:
             sums = linear(node.args[0])
             along += sums.get(inward) is ONE
             across += beside is not None and sums.get(beside) is ONE
-    return along >= across
+    return along > across or beside is None
+
+
+def worth_keeping(nest: Nest) -> frozenset[Expr]:
+    """What a row kernel computes in several loops over its row, and should rather compute once and keep: expressions with an
+    expensive operator or a table look-up that is not itself in something kept."""
+    if nest.kind != "row" or len(nest.inner) != 1:
+        return frozenset()
+    loop = nest.inner[0]
+    bodies = [fold.args[0] for fold in nest.reductions() if fold.args[1:] == nest.inner and loop not in fold.free]
+    bodies += [e.scalar for e in nest.elements if loop in e.indices]
+    reached = [{*_beneath(body)} for body in bodies]
+    shared = {node for k, nodes in enumerate(reached) for node in nodes if any(node in other for other in reached[:k])}
+    roots = set(bodies)
+    used_outside = {arg for nodes in reached for node in nodes - shared for arg in node.args}
+    kept: set[Expr] = set()
+    costly: set[Expr] = set()
+    for node in toposort(shared, lambda n: n in shared):
+        dear = node.op in _EXPENSIVE or (node.op == "load" and any(t.op not in ("index", "const") for t in linear(node.args[0])))
+        if loop in node.free and (dear or any(arg in costly for arg in node.args)):
+            if node in roots or node in used_outside:
+                kept.add(node)
+            else:
+                costly.add(node)
+    return frozenset(kept)
+
+
+def _beneath(body: Expr) -> Iterator[Expr]:
+    """The nodes of `body` outside of reductions in it."""
+    stack, seen = [body], {body}
+    while stack:
+        node = stack.pop()
+        yield node
+        for arg in () if node.op in ("reduce", "index") else node.args:
+            if arg not in seen:
+                seen.add(arg)
+                stack.append(arg)
 
 
 # ---- neighbouring axes as one ----------------------------------------------------------------------------------------------

@@ -1,0 +1,183 @@
+"""Runs whole graphs by their generated kernels, on NumPy arrays (C++) or on a GPU (CUDA), with nothing of the host program
+in between: sizes are bound by name, expressions are evaluated one by one, and kernels are launched in order.
+
+Kernels of many graphs share one translation unit, as compiling is what costs time."""
+
+from __future__ import annotations
+
+import ctypes
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dlcb.compiler.build import toolchain
+from dlcb.compiler.dtype import DType
+from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.node import evaluate
+from dlcb.compiler.ir.graph import Graph, Value
+from dlcb.compiler.kgen import Kernel, KernelSet, generate, translation_unit
+from dlcb.compiler.options import CompileOptions, Target
+from dlcb.compiler.passes.pipeline import run_passes, schedule
+from dlcb.compiler.passes.steps import KernelStep, Schedule
+
+_STORAGE = {"bfloat16": np.uint16}
+
+
+def storage(dtype: DType) -> np.dtype:
+    """The NumPy type that holds elements of `dtype`: bfloat16 as its bits."""
+    return np.dtype(_STORAGE.get(dtype.name, dtype.name))
+
+
+def to_storage(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """`array` rounded to `dtype` and laid out as kernels take it."""
+    if dtype.name != "bfloat16":
+        return np.ascontiguousarray(array.astype(storage(dtype)))
+    bits = np.ascontiguousarray(array.astype(np.float32)).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def from_storage(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """The numbers that a kernel's array holds."""
+    if dtype.name != "bfloat16":
+        return array
+    return (array.astype(np.uint32) << 16).view(np.float32)
+
+
+@dataclass(eq=False)
+class Case:
+    """A graph with the kernels that compute it."""
+
+    graph: Graph
+    target: Target
+    status: np.ndarray = field(default_factory=lambda: np.zeros(4, np.int64))
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        return schedule(run_passes(self.graph))
+
+    @cached_property
+    def kernels(self) -> list[KernelSet]:
+        plan = self.schedule
+        return [generate(group, plan.layouts, plan.graph.system, self.target) for group in plan.groups]
+
+
+@dataclass(eq=False)
+class Unit:
+    """The compiled kernels of several cases; kernels are renamed so that they do not collide."""
+
+    cases: Mapping[str, Case]
+    target: Target
+
+    @cached_property
+    def text(self) -> str:
+        texts = []
+        for label, case in self.cases.items():
+            body = translation_unit(case.kernels, self.target)
+            prelude = translation_unit([], self.target)
+            body = body.removeprefix(prelude)
+            for kernels in case.kernels:
+                for kernel in kernels.variants:
+                    body = body.replace(f" {kernel.name}(", f" {label}_{kernel.name}(")
+            texts.append(body)
+        return "\n".join([translation_unit([], self.target), *texts])
+
+    @cached_property
+    def binary(self) -> bytes:
+        return toolchain(self.target, CompileOptions(target=self.target, optimisation="-O1")).compile(self.text)
+
+    @cached_property
+    def library(self) -> Any:
+        with tempfile.NamedTemporaryFile(suffix=".so") as file:
+            Path(file.name).write_bytes(self.binary)
+            return ctypes.CDLL(file.name)
+
+    def run(self, label: str, arrays: Mapping[str, np.ndarray], threads: int = 1) -> list[np.ndarray]:
+        """The outputs for inputs and parameters by name (numbers; rounded here to their types)."""
+        return CppRun(self, label, threads)(arrays)
+
+
+@dataclass(eq=False)
+class CppRun:
+    """One run of a case's kernels on the CPU."""
+
+    unit: Unit
+    label: str
+    threads: int = 1
+
+    def __call__(self, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        case = self.unit.cases[self.label]
+        case.status[:] = 0
+        plan = case.schedule
+        memory: dict[Value, Any] = {}
+        sizes: dict[str, int] = {}
+        for value in (*plan.graph.inputs, *plan.graph.parameters):
+            memory[value] = self.place(to_storage(arrays[value.name], value.dtype))
+            bind(sizes, value, arrays[value.name].shape)
+        kernels = iter(case.kernels)
+        for step in (*plan.prologue, *plan.steps):
+            if isinstance(step, KernelStep):
+                for value in step.outputs:
+                    memory[value] = self.empty(shape_of(value, sizes), storage(value.dtype))
+                self.launch(next(kernels), step, memory, plan, sizes)
+        return [self.result(value, memory, plan, sizes) for value in plan.graph.outputs]
+
+    def result(self, value: Value, memory: dict[Value, Any], plan: Schedule, sizes: dict[str, int]) -> np.ndarray:
+        base, layout = plan.layouts[value]
+        flat = self.fetch(memory[base]).reshape(-1)
+        strides = [number(s, sizes) * flat.itemsize for s in layout.strides]
+        view = np.lib.stride_tricks.as_strided(flat[number(layout.offset, sizes) :], shape_of(value, sizes), strides)
+        return from_storage(np.ascontiguousarray(view), value.dtype)
+
+    def place(self, array: np.ndarray) -> Any:
+        return array
+
+    def empty(self, shape: Sequence[int], dtype: np.dtype) -> Any:
+        return np.full(shape, 0x55, np.uint8).astype(dtype) if 0 in shape else np.empty(shape, dtype)
+
+    def fetch(self, array: Any) -> np.ndarray:
+        return array
+
+    def launch(self, kernels: KernelSet, step: KernelStep, memory: dict[Value, Any], plan: Schedule, sizes: dict[str, int]) -> None:
+        case = self.unit.cases[self.label]
+        kernel = kernels.variants[-1]
+        if number(kernel.domain, sizes) == 0:
+            return
+        by_name = {value.name: memory[plan.layouts[value][0]] for value in (*step.inputs, *step.outputs)}
+        buffers = (ctypes.c_void_p * len(kernel.buffers))(*(by_name[b.value_name].ctypes.data for b in kernel.buffers))
+        numbers = parameters(kernel, sizes)
+        function = getattr(self.unit.library, f"{self.label}_{kernel.name}")
+        function(buffers, (ctypes.c_int64 * len(numbers))(*numbers), case.status.ctypes.data_as(ctypes.c_void_p), ctypes.c_int64(self.threads))
+
+
+def parameters(kernel: Kernel, sizes: Mapping[str, int]) -> list[int]:
+    """The parameters' numbers, a magic one as multiplier and shift."""
+    numbers: list[int] = []
+    for parameter in kernel.parameters:
+        value = number(parameter.value, sizes)
+        if parameter.kind.startswith("magic"):
+            bits = 64 if parameter.kind == "magic64" else 32
+            shift = max(value - 1, 0).bit_length()
+            multiplier = ((1 << bits) * ((1 << shift) - value) // value + 1) & ((1 << bits) - 1)
+            numbers += [multiplier - (1 << 64) if multiplier >= 1 << 63 else multiplier, shift]
+        else:
+            numbers.append(value)
+    return numbers
+
+
+def number(e: Expr, sizes: Mapping[str, int]) -> int:
+    return int(evaluate(e, sizes))
+
+
+def shape_of(value: Value, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(number(size, sizes) for size in value.shape)
+
+
+def bind(sizes: dict[str, int], value: Value, shape: Sequence[int]) -> None:
+    for size, actual in zip(value.shape, shape, strict=True):
+        if size.op == "size":
+            assert sizes.setdefault(size.value, actual) == actual, f"{value.name}: {size} is {sizes[size.value]}, not {actual}"
