@@ -12,12 +12,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from dlcb.compiler.dtype import BOOL, DType
+from dlcb.compiler.dtype import BOOL, INT64, DType
 from dlcb.compiler.expr import node
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import apply, const
 from dlcb.compiler.ir.op import Op, Operand, broadcast_shape, given_dtype, promoted, same_dtype, same_shape
-from dlcb.compiler.ir.ops.rules import Coordinates, computed, floated, truth
+from dlcb.compiler.ir.ops.rules import Coordinates, computed, floated, linear, trailing, truth
 
 TypeRule = Callable[..., DType]
 
@@ -152,9 +152,27 @@ def _mul(a: Expr, b: Expr) -> Expr:
     return a & b if a.dtype is BOOL else a * b
 
 
+def _division(name: str, scalar: Callable[[Expr, Expr], Expr]) -> Op:
+    """A division or remainder. Integer divisors are checked as indices are: 0 is reported, and never divided
+    by, since that would end the process."""
+
+    def at(i: Coordinates, r: Coordinates, a: Operand, b: Operand) -> Expr:
+        common = computed(promoted(a.type, b.type))
+        divisor = node.cast(b.along(i), common)
+        if not common.is_float and not (divisor.is_const and divisor.value != 0):
+            own = trailing(i, b.shape)
+            legal = node.cast(node.not_equal(divisor, 0), INT64)
+            seen = node.check(legal, 1, 2, b.name, linear(own, b.shape))
+            divisor = node.where(node.equal(seen, 1), divisor, 1)
+        return scalar(node.cast(a.along(i), common), divisor)
+
+    return Op(name, "pointwise", broadcast_shape, promoted, at)
+
+
 def _floordiv(a: Expr, b: Expr) -> Expr:
     if not a.dtype.is_float:
-        return a // b
+        # the least integer over -1 overflows, which ends the process on x86
+        return a // b if b.is_const else node.where(node.equal(b, -1), -a, a // _not_minus_one(b))
     # the quotient of a - fmod(a, b), stepped down where the signs differ; the division's rounding is undone
     quotient = (a - apply("fmod", a, b)) / b
     quotient = quotient - node.cast(_signs_differ(a, b), a.dtype)
@@ -165,13 +183,8 @@ def _floordiv(a: Expr, b: Expr) -> Expr:
 
 def _mod(a: Expr, b: Expr) -> Expr:
     if not a.dtype.is_float:
-        return a % b
+        return a % (b if b.is_const else _not_minus_one(b))
     return apply("fmod", a, b) + node.where(_signs_differ(a, b), b, const(0, b.dtype))
-
-
-def _signs_differ(a: Expr, b: Expr) -> Expr:
-    remainder = apply("fmod", a, b)
-    return node.not_equal(remainder, 0) & node.not_equal(b < 0, remainder < 0)
 
 
 def _fmod(a: Expr, b: Expr) -> Expr:
@@ -179,6 +192,16 @@ def _fmod(a: Expr, b: Expr) -> Expr:
         return apply("fmod", a, b)
     remainder = apply("abs", a) % apply("abs", b)
     return node.where(a < 0, -remainder, remainder)
+
+
+def _not_minus_one(b: Expr) -> Expr:
+    """1 for -1: the remainder is 0 by either."""
+    return node.where(node.equal(b, -1), 1, b)
+
+
+def _signs_differ(a: Expr, b: Expr) -> Expr:
+    remainder = apply("fmod", a, b)
+    return node.not_equal(remainder, 0) & node.not_equal(b < 0, remainder < 0)
 
 
 def _pow(a: Expr, b: Expr) -> Expr:
@@ -200,9 +223,9 @@ add = _binary("add", _add, promoted, None, "commutative", "associative")
 sub = _binary("sub", lambda a, b: a - b)
 mul = _binary("mul", _mul, promoted, None, "commutative", "associative")
 div = _binary("div", lambda a, b: a / b, floated)
-floordiv = _binary("floordiv", _floordiv)
-mod = _binary("mod", _mod)
-fmod = _binary("fmod", _fmod)
+floordiv = _division("floordiv", _floordiv)
+mod = _division("mod", _mod)
+fmod = _division("fmod", _fmod)
 pow = _binary("pow", _pow)
 minimum = _binary("minimum", node.minimum, promoted, None, "commutative", "associative", "idempotent")
 maximum = _binary("maximum", node.maximum, promoted, None, "commutative", "associative", "idempotent")

@@ -16,7 +16,7 @@ from dlcb.compiler.expr.node import ONE, TRUE, ZERO, all_of, const
 from dlcb.compiler.ir.graph import GraphBuilder, Value
 from dlcb.compiler.ir.op import Inference, Op, Operand, Shape, Type, broadcast_shape, same_dtype
 from dlcb.compiler.ir.ops import move
-from dlcb.compiler.ir.ops.rules import Coordinates, computed, linear, positions, replaced, within
+from dlcb.compiler.ir.ops.rules import Coordinates, computed, linear, positions, replaced, trailing, within
 
 
 def _checked(index: Operand, coordinates: Coordinates, extent: Expr, low: Expr = ZERO) -> Expr:
@@ -136,10 +136,7 @@ def _advanced_index(
     chosen, guards = {}, [TRUE]
     for axis, index in zip(axes, indices, strict=True):
         extent = x.shape[axis]
-        own = [
-            ZERO if size is ONE else node.where(node.equal(size, 1), 0, coordinate)
-            for size, coordinate in zip(index.shape, place[rank - index.type.rank :], strict=True)
-        ]
+        own = trailing(place, index.shape)
         value = _checked(index, own, extent, low=-extent)
         chosen[axis] = node.where(value < 0, value + extent, value)
         guards.append((value >= -extent) & (value < extent))

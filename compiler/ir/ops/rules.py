@@ -89,6 +89,14 @@ def replaced(i: Coordinates, axis: int, coordinate: Expr) -> list[Expr]:
     return [*i[:axis], coordinate, *i[axis + 1 :]]
 
 
+def trailing(i: Coordinates, sizes: Sequence[Expr]) -> list[Expr]:
+    """The coordinates of a tensor of these sizes that broadcasting reads for the output's `i`."""
+    return [
+        ZERO if extent is ONE else node.where(node.equal(extent, 1), 0, coordinate)
+        for coordinate, extent in zip(list(i)[len(i) - len(sizes) :], sizes, strict=True)
+    ]
+
+
 def joined(i: Coordinates, r: Coordinates, axes: Sequence[int], keepdim: bool, rank: int) -> list[Expr]:
     """Coordinates in the operand of a reduction: `r` on the reduced axes, `i` on the others."""
     folded = dict(zip(axes, r, strict=True))

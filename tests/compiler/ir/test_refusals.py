@@ -114,6 +114,18 @@ def test_advanced_indices_wrap_once(bad: int, legal: int) -> None:
         evaluate(graph, {"x": table, "ids": np.array([0, bad])})
 
 
+@pytest.mark.parametrize("name", ["floordiv", "mod", "fmod"])
+def test_an_integer_divisor_of_zero_is_reported(name: str) -> None:
+    g = GraphBuilder("division")
+    a, b = g.input("a", (2, 3), INT64), g.input("b", (3,), INT64)
+    graph = g.build(g.apply(ops.OPS[name], a, b))
+    least = np.iinfo(np.int64).min
+    evaluate(graph, {"a": np.full((2, 3), least + 1), "b": np.array([-1, 1, 2])})
+    with pytest.raises(IndexRangeError) as caught:
+        evaluate(graph, {"a": np.ones((2, 3), np.int64), "b": np.array([-1, 0, 2])})
+    assert (caught.value.input, caught.value.position) == ("b", (1,))
+
+
 def test_reading_an_empty_table_is_reported() -> None:
     g = GraphBuilder("indices")
     x, ids = g.input("x", (0, 2), FLOAT32), g.input("ids", (1,), INT64)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from programs import encoder_layer, small_convnet
+
 from dlcb.compiler.dtype import FLOAT32, INT64
 from dlcb.compiler.errors import CompilerError, ShapeError
 from dlcb.compiler.expr.node import as_expr
@@ -16,7 +18,6 @@ from dlcb.compiler.ir.reference import evaluate
 from dlcb.compiler.ir.text import parse, show
 from dlcb.compiler.ir.verify import verify
 from dlcb.compiler.passes.decompose import decompose
-from programs import encoder_layer, small_convnet
 
 
 def every_attribute() -> Graph:
