@@ -1,5 +1,6 @@
-"""Ranges and divisibility: for an expression and facts about its size variables, the interval its value lies in and a constant
-that divides it. Both hold for every assignment that the facts allow and for which the expression has a value."""
+"""Ranges and divisibility: for an expression and facts about its size variables, the interval its value lies
+in and a constant that divides it. Both hold for every assignment that the facts allow and for which the
+expression has a value."""
 
 from __future__ import annotations
 
@@ -124,7 +125,8 @@ def of_type(dtype: DType) -> Interval:
 
 
 class Bounds:
-    """Intervals and divisors under given facts: `ranges` and `multiples` of size variables (or of any other node).
+    """Intervals and divisors under given facts: `ranges` and `multiples` of size variables (or of any other
+    node).
 
     Answers are kept: make a new one when a fact changes."""
 
@@ -144,7 +146,8 @@ class Bounds:
         return known[root]
 
     def divisor(self, root: Expr) -> int:
-        """The largest constant proven to divide `root`; 0 where the value is always 0 (every number divides it)."""
+        """The largest constant proven to divide `root`; 0 where the value is always 0 (every number divides
+        it)."""
         known = self._divisors
         if root not in known:
             for node in toposort([root], lambda n: n not in known):
@@ -185,7 +188,7 @@ def _integer(node: Expr, args: list[Interval]) -> Interval:
         case "sub":
             return args[0] + -args[1]
         case "mul":
-            square = node.args[0] is node.args[1] and not node.dtype.kind == "bool"
+            square = node.args[0] is node.args[1] and node.dtype.kind != "bool"
             return args[0] * args[1] & NATURAL if square else args[0] * args[1]
         case "floordiv":
             return args[0] // args[1]

@@ -1,7 +1,8 @@
 """The immutable, hash-consed expression node. Equal means identical; digests come from content.
 
-One kind of node serves sizes, strides, coordinates and kernel bodies. Leaves are constants, size variables and loop
-indices; `load` reads a buffer at an offset; `reduce` folds a body over loop indices that it binds."""
+One kind of node serves sizes, strides, coordinates and kernel bodies. Leaves are constants, size variables
+and loop indices; `load` reads a buffer at an offset; `reduce` folds a body over loop indices that it
+binds."""
 
 from __future__ import annotations
 
@@ -20,8 +21,9 @@ _interned: WeakValueDictionary[tuple, Expr] = WeakValueDictionary()
 class Expr(Arithmetic):
     """An expression. Build it with the constructors in `expr.node`, never directly.
 
-    `op` is "const", "size", "index", "load", "check", "reduce", "cast" or the name of a row of `expr.ops`; `args` are expressions;
-    `value` is the constant, the variable's name, the buffer's name or the fold's name, else None."""
+    `op` is "const", "size", "index", "load", "check", "reduce", "cast" or the name of a row of `expr.ops`;
+    `args` are expressions; `value` is the constant, the variable's name, the buffer's name or the fold's
+    name, else None."""
 
     __slots__ = ("__weakref__", "_digest", "_free", "args", "dtype", "op", "value")
 
@@ -37,7 +39,8 @@ class Expr(Arithmetic):
     def digest(self) -> bytes:
         """Sixteen bytes from the content alone, the same in every process."""
         if self._digest is None:
-            for node in toposort([self], lambda n: n._digest is None):
+            ready = all(arg._digest is not None for arg in self.args)
+            for node in [self] if ready else toposort([self], lambda n: n._digest is None):
                 _set_digest(node)
         return self._digest
 
@@ -112,7 +115,8 @@ def toposort(roots: Iterable[Expr], enter: Callable[[Expr], bool] = lambda node:
 def rebuild(
     roots: list[Expr], replace: Mapping[Expr, Expr], remake: Callable[[Expr, tuple[Expr, ...]], Expr]
 ) -> list[Expr]:
-    """`roots` with every node of `replace` exchanged; `remake(node, new_args)` builds a node whose arguments changed.
+    """`roots` with every node of `replace` exchanged; `remake(node, new_args)` builds a node whose arguments
+    changed.
 
     A node under which nothing changes is returned as it is."""
     done: dict[Expr, Expr] = dict(replace)

@@ -1,7 +1,8 @@
-"""Constructors of expressions, and what one does with them: substitute, evaluate, ask for a linear coefficient.
+"""Constructors of expressions, and what one does with them: substitute, evaluate, ask for a linear
+coefficient.
 
-A constructor folds constants and the identities that hold for every type (x + 0, x * 1, where on a constant); everything
-that needs facts about sizes or more than one level is a rule of the solver."""
+A constructor folds constants and the identities that hold for every type (x + 0, x * 1, where on a constant);
+everything that needs facts about sizes or more than one level is a rule of the solver."""
 
 from __future__ import annotations
 
@@ -41,17 +42,19 @@ def index(name: str, extent: Expr | int) -> Expr:
 
 
 def load(buffer: str, offset: Expr | int, dtype: DType, guard: Expr = TRUE) -> Expr:
-    """The element of `buffer` at `offset` (in elements from the buffer's first); zero, and nothing read, unless `guard`."""
+    """The element of `buffer` at `offset` (in elements from the buffer's first); zero, and nothing read,
+    unless `guard`."""
     return intern("load", (as_expr(offset), guard), buffer, dtype)
 
 
 def check(
     x: Expr, low: Expr | int, high: Expr | int, label: str, position: Expr | int, guard: Expr = TRUE
 ) -> Expr:
-    """`x` itself; when `guard` holds and not low <= x < high, the fact is recorded under `label` with `position` and `x`.
+    """`x` itself; when `guard` holds and not low <= x < high, the fact is recorded under `label` with
+    `position` and `x`.
 
-    `position` is the row-major position of `x` in the tensor of indices that `label` names. What reads at a checked index
-    must be guarded by the same range: a check records, it does not clamp."""
+    `position` is the row-major position of `x` in the tensor of indices that `label` names. What reads at a
+    checked index must be guarded by the same range: a check records, it does not clamp."""
     return intern("check", (x, as_expr(low), as_expr(high), as_expr(position), guard), label, x.dtype)
 
 
@@ -88,7 +91,8 @@ def as_expr(x: Expr | int | float | bool, like: DType | None = None) -> Expr:
 
 
 def apply(name: str, *operands: Expr | int | float | bool) -> Expr:
-    """The scalar operator `name` on its operands; Python numbers take the type of the first expression operand."""
+    """The scalar operator `name` on its operands; Python numbers take the type of the first expression
+    operand."""
     row = OPS[name]
     typed = next((x.dtype for x in operands if isinstance(x, Expr) and x.dtype is not BOOL), None)
     args = [as_expr(x, typed if not isinstance(x, bool) else BOOL) for x in operands]
@@ -115,7 +119,8 @@ def _fold(name: str, args: list[Expr], result: DType) -> Expr | None:
 
 
 def _order(x: Expr) -> tuple[int, str]:
-    """Compound expressions, then sizes, then indices, constants last; a stable order that reads well (n * m * k + i + 1)."""
+    """Compound expressions, then sizes, then indices, constants last; a stable order that reads well (n * m *
+    k + i + 1)."""
     rank = {"size": 1, "index": 2, "const": 3}.get(x.op, 0)
     return rank, x.digest.hex() if rank == 0 else "" if rank == 3 else x.value
 
@@ -231,7 +236,8 @@ def evaluate_all(roots: Iterable[Expr], values: Mapping[str, int]) -> list[Any]:
     return [done[root] for root in roots]
 
 
-# ---- the spoken forms -------------------------------------------------------------------------------------------------
+# ---- the spoken forms
+# -------------------------------------------------------------------------------------------------
 
 
 def minimum(a: Expr | int, b: Expr | int) -> Expr:

@@ -1,6 +1,10 @@
-"""One row for each scalar operator: what it means in Python, what type it yields, and the facts rules may use.
+"""One row for each scalar operator: what it means in Python, what type it yields, and the facts rules may
+use.
 
-Floor division and modulo are Python's (the result has the divisor's sign); integer division by zero has no value."""
+Floor division and modulo are Python's (the result has the divisor's sign); integer division by zero has no
+value."""
+
+# ruff: noqa: PLR0124 - only NaN differs from itself
 
 from __future__ import annotations
 
@@ -33,7 +37,8 @@ def _branches(condition: DType, yes: DType, no: DType) -> DType:
 
 @dataclass(frozen=True)
 class ScalarOp:
-    """A scalar operator. `meaning` evaluates it on Python numbers; `type_of` gives the result type from the arguments'."""
+    """A scalar operator. `meaning` evaluates it on Python numbers; `type_of` gives the result type from the
+    arguments'."""
 
     name: str
     meaning: Callable[..., Any]
@@ -43,6 +48,13 @@ class ScalarOp:
     idempotent: bool = False
     symbol: str | None = None  # infix spelling in the text form
     precedence: int = 0  # of the infix spelling; higher binds tighter
+
+    @property
+    def arity(self) -> int:
+        """How many operands it takes."""
+        if self.name == "where":
+            return 3
+        return 2 if self.symbol or self.name in ("min", "max", "fmod", "pow", "atan2") else 1
 
 
 def _divide(a: Any, b: Any) -> float:
@@ -70,7 +82,10 @@ def _log(x: float) -> float:
 
 
 def _power(a: Any, b: Any) -> Any:
-    return math.inf if a == 0 and b < 0 else a**b
+    if a == 0 and b < 0:
+        return math.inf
+    power = a**b
+    return math.nan if isinstance(power, complex) else power  # a negative number to a fractional power
 
 
 def _sign(x: Any) -> Any:
@@ -136,14 +151,15 @@ _ROWS = (
     ScalarOp("trunc", lambda x: x if math.isinf(x) or x != x else float(math.trunc(x)), _same),
     ScalarOp("round", lambda x: x if math.isinf(x) or x != x else float(round(x)), _same),  # half to even
     ScalarOp("isnan", lambda x: x != x, _truth),
-    ScalarOp("isinf", lambda x: math.isinf(x), _truth),
+    ScalarOp("isinf", math.isinf, _truth),
 )
 OPS = {row.name: row for row in _ROWS}
 
 
 @dataclass(frozen=True)
 class Fold:
-    """How a reduction joins two partial results. `identity` is what an empty reduction yields (None: it has no value)."""
+    """How a reduction joins two partial results. `identity` is what an empty reduction yields (None: it has
+    no value)."""
 
     name: str
     join: str  # the scalar operator
@@ -165,7 +181,8 @@ FOLDS = {
 
 
 class Arithmetic:
-    """Infix operators, shared by expressions and by the solver's patterns: each builds through `_apply(name, *operands)`."""
+    """Infix operators, shared by expressions and by the solver's patterns: each builds through `_apply(name,
+    *operands)`."""
 
     __slots__ = ()
     _apply: Callable[..., Any]

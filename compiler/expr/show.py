@@ -1,4 +1,5 @@
-"""Print an expression as text that `expr.text.parse` reads back. Works on anything with op, args, value and dtype."""
+"""Print an expression as text that `expr.text.parse` reads back. Works on anything with op, args, value and
+dtype."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ _ATOM = 100
 
 
 def show(root: Any) -> str:
-    """One line: infix for arithmetic and comparison, `name(args)` for the rest, with parentheses only where needed.
+    """One line: infix for arithmetic and comparison, `name(args)` for the rest, with parentheses only where
+    needed.
 
     Sizes print as their name, loop indices as `name:extent` where bound and `name` where used."""
     done: dict[Any, tuple[str, int]] = {}
@@ -51,7 +53,8 @@ def _line(node: Any, args: list[tuple[str, int]]) -> tuple[str, int]:
         return f"{node.op}({', '.join(texts)})", _ATOM
     left, right = args
     a = left[0] if left[1] >= row.precedence else f"({left[0]})"
-    # the right operand binds tighter: subtraction and division do not associate, and the tree must read back as it was
+    # the right operand binds tighter: subtraction and division do not associate, and the tree must read back
+    # as it was
     b = right[0] if right[1] > row.precedence else f"({right[0]})"
     return f"{a} {row.symbol} {b}", row.precedence
 

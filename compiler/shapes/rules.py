@@ -1,5 +1,5 @@
-"""Rules of statements about sizes: a statement becomes a substitution, a range or a divisor, or falls into simpler statements. What no
-rule takes apart stays as a truth that later facts may decide.
+"""Rules of statements about sizes: a statement becomes a substitution, a range or a divisor, or falls into
+simpler statements. What no rule takes apart stays as a truth that later facts may decide.
 
 Sizes may be 0, so a factor is cancelled only where it is known not to be."""
 
@@ -36,11 +36,13 @@ def both(system: System, it: Statement, x: Expr, y: Expr) -> Statements:
     return it.with_condition(x), it.with_condition(y)
 
 
-# ---- equations --------------------------------------------------------------------------------------------------------
+# ---- equations
+# --------------------------------------------------------------------------------------------------------
 
 
 def substitute(system: System, it: Statement, v: Expr, e: Expr) -> Statements | None:
-    """The newer of two size variables is replaced; a variable is replaced by an expression in which it does not occur."""
+    """The newer of two size variables is replaced; a variable is replaced by an expression in which it does
+    not occur."""
     if e.op == "size" and system.age(e) > system.age(v):
         v, e = e, v
     if v in e.free or not system.simplifier.is_coordinate(e) or any(x.op == "index" for x in e.free):
@@ -54,7 +56,8 @@ def _difference(system: System, x: Expr, y: Expr) -> Polynomial:
 
 
 def invert(system: System, it: Statement, x: Expr, y: Expr) -> Statements | None:
-    """v + r == 0 -> -r for v, r - v == 0 -> r for v; of several such `v` that occur nowhere else, the newest."""
+    """v + r == 0 -> -r for v, r - v == 0 -> r for v; of several such `v` that occur nowhere else, the
+    newest."""
     p = _difference(system, x, y)
     best: Expr | None = None
     for monomial, coefficient in p.items():
@@ -125,7 +128,8 @@ def common_multiples(system: System, it: Statement, x: Expr, y: Expr) -> Stateme
     return (*news, it) if news else None
 
 
-# ---- divisibility, order, alternatives --------------------------------------------------------------------------------
+# ---- divisibility, order, alternatives
+# --------------------------------------------------------------------------------
 
 
 def multiple(system: System, it: Statement, v: Expr, c: Expr) -> Statements | None:

@@ -1,4 +1,5 @@
-"""What the system ends with: a value, a parameter or an expression for every size variable, and what run time must check."""
+"""What the system ends with: a value, a parameter or an expression for every size variable, and what run time
+must check."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from dlcb.compiler.solver.engine import Report
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a size variable turned out to be: "literal" (a constant, hard-coded), "named" (itself or an equal variable: a parameter) or
-    "residual" (computed from others). `value` is that; low..high and `multiple` hold for it; `reason` is what decided it."""
+    """What a size variable turned out to be: "literal" (a constant, hard-coded), "named" (itself or an equal
+    variable: a parameter) or "residual" (computed from others). `value` is that; low..high and `multiple`
+    hold for it; `reason` is what decided it."""
 
     kind: str
     value: Expr
@@ -26,7 +28,8 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Solution:
-    """`substitution`: size variable -> literal or expression that stands for it; `guards`: over the original variables."""
+    """`substitution`: size variable -> literal or expression that stands for it; `guards`: over the original
+    variables."""
 
     substitution: Mapping[Expr, Expr]
     verdicts: Mapping[str, Verdict]
@@ -39,17 +42,18 @@ class Solution:
 
 
 def necessary(guards: Iterable[Guard]) -> tuple[Guard, ...]:
-    """`guards` without those that say less about one variable's range than another does, and without repetitions."""
+    """`guards` without those that say less about one variable's range than another does, and without
+    repetitions."""
     guards = list(dict.fromkeys(guards))
-    strictest: dict[tuple[Expr, bool, bool], Guard] = {}
+    strictest: dict[tuple[Expr, bool, bool], tuple[int, Guard]] = {}
     for guard in guards:
         end = _range_end(guard.condition)
         if end is not None:
             v, value, is_low = end
             best = strictest.get((v, is_low, guard.declared))
-            if best is None or (value > _range_end(best.condition)[1]) == is_low:
-                strictest[(v, is_low, guard.declared)] = guard
-    kept = set(strictest.values())
+            if best is None or (value > best[0]) == is_low:
+                strictest[(v, is_low, guard.declared)] = (value, guard)
+    kept = {guard for _, guard in strictest.values()}
     return tuple(guard for guard in guards if guard in kept or _range_end(guard.condition) is None)
 
 

@@ -1,4 +1,5 @@
-"""What is stated about sizes, on its way through the engine: a condition with where it comes from, and the errors it can end in."""
+"""What is stated about sizes, on its way through the engine: a condition with where it comes from, and the
+errors it can end in."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from dlcb.compiler.solver.pattern import Bindings, Pattern
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a statement comes from: the operator, "file:line" of the user's code, and the operands in words."""
+    """Where a statement comes from: the operator, "file:line" of the user's code, and the operands in
+    words."""
 
     operator: str = ""
     source: str = ""
@@ -59,7 +61,8 @@ def in_words(condition: Expr) -> Saying:
 
 @dataclass(frozen=True)
 class Statement:
-    """A condition that holds. `said` is what was stated, before anything was rewritten: the two sides and the words between them."""
+    """A condition that holds. `said` is what was stated, before anything was rewritten: the two sides and the
+    words between them."""
 
     condition: Expr
     why: Provenance
@@ -85,9 +88,11 @@ class States(Pattern):
 
 @dataclass(frozen=True)
 class Guard:
-    """A condition over sizes that run time must check. `declared`: from the user's contract, not derived from the program.
+    """A condition over sizes that run time must check. `declared`: from the user's contract, not derived from
+    the program.
 
-    Guards are in the order in which they were stated: a divisor is shown not to be 0 before anything is divided by it."""
+    Guards are in the order in which they were stated: a divisor is shown not to be 0 before anything is
+    divided by it."""
 
     condition: Expr
     why: Provenance

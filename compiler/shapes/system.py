@@ -1,5 +1,6 @@
-"""All that is known about the sizes of a program: what operators state about them comes in while the graph is built; simpler
-expressions, decisions and, at the end, a solution come out. A contradiction is a ShapeError at the statement that causes it."""
+"""All that is known about the sizes of a program: what operators state about them comes in while the graph is
+built; simpler expressions, decisions and, at the end, a solution come out. A contradiction is a ShapeError at
+the statement that causes it."""
 
 from __future__ import annotations
 
@@ -51,8 +52,8 @@ class Inference:
 
 
 class System:
-    """Facts about size variables and the guards they rest on. `budget` limits the engine's steps: when it is spent, statements are kept
-    as guards without being solved."""
+    """Facts about size variables and the guards they rest on. `budget` limits the engine's steps: when it is
+    spent, statements are kept as guards without being solved."""
 
     def __init__(self, budget: int = STEPS) -> None:
         self.facts = Facts()
@@ -67,10 +68,12 @@ class System:
         self._joined: dict[Expr, tuple[Expr, ...]] = {}  # result of a broadcast -> the sizes it joins
         self._guards: list[Guard] = []
 
-    # ---- size variables ----------------------------------------------------------------------------------------------
+    # ---- size variables
+    # ----------------------------------------------------------------------------------------------
 
     def fresh(self, hint: str, low: int = 0, high: int | None = None, why: Provenance = UNSTATED) -> Expr:
-        """A new, uniquely named size variable. A range other than 0 and up is declared: run time checks it."""
+        """A new, uniquely named size variable. A range other than 0 and up is declared: run time checks
+        it."""
         symbol = self.runtime_size(hint, low, high)
         if low > 0:
             self._guards.append(Guard(as_expr(low) <= symbol, why, declared=True))
@@ -79,7 +82,8 @@ class System:
         return symbol
 
     def runtime_size(self, hint: str, low: int = 0, high: int | None = None) -> Expr:
-        """A new size variable for something that run time measures; its range holds by construction and is not checked."""
+        """A new size variable for something that run time measures; its range holds by construction and is
+        not checked."""
         name, count = hint, 0
         while name in self._names:
             count += 1
@@ -101,7 +105,8 @@ class System:
         """What a shape rule talks to."""
         return Inference(self, why)
 
-    # ---- statements --------------------------------------------------------------------------------------------------
+    # ---- statements
+    # --------------------------------------------------------------------------------------------------
 
     def equal(self, a: Expr | int, b: Expr | int, why: Provenance = UNSTATED) -> Expr:
         """States a == b and gives their simplest common form. ShapeError where they cannot be equal."""
@@ -112,7 +117,8 @@ class System:
         return second if second.is_const or (second.op == "size" and first.op != "size") else first
 
     def broadcast(self, a: Expr | int, b: Expr | int, why: Provenance = UNSTATED) -> Expr:
-        """The size that `a` and `b` broadcast to: equal, or one of them is 1. Free sizes may turn out to be 1 at run time."""
+        """The size that `a` and `b` broadcast to: equal, or one of them is 1. Free sizes may turn out to be 1
+        at run time."""
         a, b = self.simplify(as_expr(a)), self.simplify(as_expr(b))
         if a is b or b is ONE:
             return a
@@ -171,8 +177,9 @@ class System:
             self._state(symbol <= high, why, declared)
 
     def adopt(self, other: System, same: Mapping[Expr, Expr] | None = None) -> dict[Expr, Expr]:
-        """Takes over what `other` knows: its size variables, renamed where a name is taken, and its guards. `same` maps its size variables
-        to expressions of this system, as when its inputs are this one's outputs. Gives the whole mapping."""
+        """Takes over what `other` knows: its size variables, renamed where a name is taken, and its guards.
+        `same` maps its size variables to expressions of this system, as when its inputs are this one's
+        outputs. Gives the whole mapping."""
         mapping = dict(same or {})
         for symbol in other._age:
             if symbol not in mapping:
@@ -230,7 +237,8 @@ class System:
         del self._guards[before[1] :]
         self.simplifier.forget()
 
-    # ---- what the rules do -------------------------------------------------------------------------------------------
+    # ---- what the rules do
+    # -------------------------------------------------------------------------------------------
 
     def assign(self, symbol: Expr, e: Expr, it: Statement) -> tuple[Statement, ...]:
         """`e` stands for `symbol` from now on; what was known of `symbol` is stated of `e`."""
@@ -301,7 +309,8 @@ class System:
             elif multiple > 1:
                 yield f"{symbol!r} is a multiple of {multiple}{by}"
 
-    # ---- questions ---------------------------------------------------------------------------------------------------
+    # ---- questions
+    # ---------------------------------------------------------------------------------------------------
 
     def simplify(self, e: Expr) -> Expr:
         """The simplest form of an expression under all facts; cheap to ask again until the next new fact."""

@@ -1,4 +1,5 @@
-"""Rules of sums, differences and products of integers: one normal form, in which a quotient and its remainder join again."""
+"""Rules of sums, differences and products of integers: one normal form, in which a quotient and its remainder
+join again."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def collect(know: Knowledge, x: Expr) -> Expr | None:
 
 
 def recombine(know: Knowledge, p: Polynomial) -> Polynomial:
-    """`p` with b * (a // b) + a % b joined to a, also under a common factor and where a % b is known to be 0."""
+    """`p` with b * (a // b) + a % b joined to a, also under a common factor and where a % b is known to be
+    0."""
     again = True
     while again:
         again = False

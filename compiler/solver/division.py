@@ -1,9 +1,11 @@
-"""Rules of floor division and remainder. One function splits a dividend into quotient and remainder; both operators read it, so that
-they always fit together. A divisor is never zero here: where it is, the expression has no value."""
+"""Rules of floor division and remainder. One function splits a dividend into quotient and remainder; both
+operators read it, so that they always fit together. A divisor is never zero here: where it is, the expression
+has no value."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from math import gcd
 
 from dlcb.compiler.dtype import INDEX
 from dlcb.compiler.expr.dag import Expr
@@ -22,7 +24,8 @@ def _divides(node: Expr) -> bool:
 
 
 def _take_multiples(know: Knowledge, a: Expr, b: Expr) -> Split | None:
-    """(q*b + r) // b -> q + r//b and (q*b + r) % b -> r % b, decided where 0 <= r < b or one step beside it."""
+    """(q*b + r) // b -> q + r//b and (q*b + r) % b -> r % b, decided where 0 <= r < b or one step beside
+    it."""
     p, d = know.polynomial(a), know.polynomial(b)
     if not d:
         return None
@@ -87,21 +90,16 @@ def _shared_factors(p: Polynomial, d: Polynomial) -> Iterator[Polynomial]:
     found: dict[tuple, Polynomial] = {}
     for monomial, coefficient in p.items():
         shared = polynomial.common(monomial, d_factors)
-        number = _gcd(coefficient, d_scale)
+        number = gcd(coefficient, d_scale)
         if shared or number != 1:
             found[(shared, number)] = {shared: number}
     for key in sorted(found, key=lambda k: (-len(k[0]), -k[1])):
         yield found[key]
 
 
-def _gcd(a: int, b: int) -> int:
-    while b:
-        a, b = b, a % b
-    return abs(a)
-
-
 def _nested(know: Knowledge, a: Expr, b: Expr) -> Split | None:
-    """(x//c + k) // b -> (x + k*c) // (c*b), (x % (b*k)) % b -> x % b, (x % (b*k)) // b -> (x//b) % k; b, c > 0."""
+    """(x//c + k) // b -> (x + k*c) // (c*b), (x % (b*k)) % b -> x % b, (x % (b*k)) // b -> (x//b) % k; b, c >
+    0."""
     p = know.polynomial(a)
     inner = [monomial for monomial in p if monomial]
     if len(inner) != 1 or p[inner[0]] != 1 or len(inner[0]) != 1:
@@ -159,10 +157,11 @@ def _negative_divisor(know: Knowledge, a: Expr, b: Expr) -> Split | None:
     return (0 - a) // c, 0 - (0 - a) % c
 
 
-def _row(name: str, split: object, priority: int = 0) -> RuleSet:
-    """The two rules that read one split. Data from outside (a load) is left alone: there 64-bit arithmetic may wrap."""
+def _row(name: str, split: Callable[[Knowledge, Expr, Expr], Split | None], priority: int = 0) -> RuleSet:
+    """The two rules that read one split. Data from outside (a load) is left alone: there 64-bit arithmetic
+    may wrap."""
 
-    def part(position: int):
+    def part(position: int) -> Callable[..., Expr | None]:
         def result(know: Knowledge, x: Expr) -> Expr | None:
             a, b = x.args
             if not know.is_coordinate(x):

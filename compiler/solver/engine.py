@@ -1,5 +1,6 @@
-"""The rewriting engine: rows of rules by priority, a worklist, a fixed point, a step budget and a report. What is rewritten is up to
-the instance: expressions with an operator and arguments in `simplify`, statements about sizes in `shapes`."""
+"""The rewriting engine: rows of rules by priority, a worklist, a fixed point, a step budget and a report.
+What is rewritten is up to the instance: expressions with an operator and arguments in `simplify`, statements
+about sizes in `shapes`."""
 
 from __future__ import annotations
 
@@ -11,12 +12,13 @@ from typing import Any
 
 from dlcb.compiler.solver.rule import Rule, RuleSet
 
-STEPS = 2_000_000  # rules tried or fired over the life of an engine; a program of 2,000 operators takes a tenth of it
+STEPS = 2_000_000  # items looked at in an engine's life; 2,000 operators take a hundredth of it
 
 
 @dataclass(frozen=True)
 class Report:
-    """`stopped` is "fixed point" (nothing more applies) or "budget" (more may apply; every result is right, if not the simplest).
+    """`stopped` is "fixed point" (nothing more applies) or "budget" (more may apply; every result is right,
+    if not the simplest).
 
     `fired`: how often each rule applied; `steps`: items looked at; `seconds`: time inside the engine."""
 
@@ -67,8 +69,8 @@ class Engine:
         return None
 
     def run(self, items: Iterable[Any], context: Any, settle: Callable[[Any], None]) -> None:
-        """Rewrites `items` to a fixed point: a replacement is a sequence of further items, empty where an item is discharged;
-        `settle` takes each item to which no rule applies."""
+        """Rewrites `items` to a fixed point: a replacement is a sequence of further items, empty where an
+        item is discharged; `settle` takes each item to which no rule applies."""
         with self.timed():
             pending = deque(items)
             while pending:

@@ -1,5 +1,5 @@
-"""Rules of comparisons, conditions, least and greatest: decided where bounds, divisibility or a stated truth decide them, and
-otherwise brought to one form."""
+"""Rules of comparisons, conditions, least and greatest: decided where bounds, divisibility or a stated truth
+decide them, and otherwise brought to one form."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def _difference(know: Knowledge, x: Expr) -> Polynomial:
     return subtract(know.polynomial(x.args[1]), know.polynomial(x.args[0]))
 
 
-# ---- comparison -------------------------------------------------------------------------------------------------------
+# ---- comparison
+# -------------------------------------------------------------------------------------------------------
 
 
 def order_decided(know: Knowledge, x: Expr) -> Expr | None:
@@ -71,7 +72,8 @@ def order_normal(know: Knowledge, x: Expr) -> Expr | None:
 
 
 def _equation(know: Knowledge, x: Expr) -> Polynomial | None:
-    """left - right, without a common factor and with a positive leading term; None where no integers solve it."""
+    """left - right, without a common factor and with a positive leading term; None where no integers solve
+    it."""
     terms = subtract(know.polynomial(x.args[0]), know.polynomial(x.args[1]))
     number = terms.pop((), 0)
     if not terms:
@@ -160,7 +162,8 @@ def stated(know: Knowledge, x: Expr) -> Expr | None:
     return FALSE if opposite in know.truths else None
 
 
-# ---- and, or ----------------------------------------------------------------------------------------------------------
+# ---- and, or
+# ----------------------------------------------------------------------------------------------------------
 
 
 def _parts(op: str, x: Expr) -> list[Expr]:
@@ -202,7 +205,8 @@ def _implied(op: str, part: Expr, other: Expr, present: set[Expr]) -> bool:
     return part.op == inner and part is not other and other in set(_parts(inner, part))
 
 
-# ---- least and greatest, where ----------------------------------------------------------------------------------------
+# ---- least and greatest, where
+# ----------------------------------------------------------------------------------------
 
 
 def extreme(know: Knowledge, x: Expr) -> Expr | None:

@@ -1,5 +1,5 @@
-"""Patterns over expressions: written with the same operators as what they match, and matched against one node and the few levels
-below it. A name that occurs twice must meet the same node twice."""
+"""Patterns over expressions: written with the same operators as what they match, and matched against one node
+and the few levels below it. A name that occurs twice must meet the same node twice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ Bindings = Mapping[str, Expr]
 
 
 class Pattern(Arithmetic):
-    """Something that matches expressions. `heads` are the operators it can match at its root, None for any."""
+    """Something that matches expressions. `heads` are the operators it can match at its root, None for
+    any."""
 
     heads: frozenset[str] | None = None
 

@@ -1,5 +1,6 @@
-"""The normal form of integer arithmetic: a sum of products of atoms with integer coefficients. An atom is any expression that is
-not a sum, difference or product. Two expressions with the same normal form are equal for all values of their atoms."""
+"""The normal form of integer arithmetic: a sum of products of atoms with integer coefficients. An atom is any
+expression that is not a sum, difference or product. Two expressions with the same normal form are equal for
+all values of their atoms."""
 
 from __future__ import annotations
 
@@ -97,7 +98,8 @@ def leading(p: Polynomial) -> Monomial:
 
 
 def divide(p: Polynomial, d: Polynomial) -> tuple[Polynomial, Polynomial]:
-    """(q, r) with p == q * d + r, where q takes every term that `d`'s leading term divides with an integer coefficient."""
+    """(q, r) with p == q * d + r, where q takes every term that `d`'s leading term divides with an integer
+    coefficient."""
     lead = leading(d)
     quotient: Polynomial = {}
     pending, rest = dict(p), {}
@@ -146,7 +148,8 @@ def is_constant(p: Polynomial) -> bool:
 
 
 def to_expr(p: Polynomial) -> Expr:
-    """The one expression with this normal form: products first, the constant last, what is negative subtracted."""
+    """The one expression with this normal form: products first, the constant last, what is negative
+    subtracted."""
     ordered = sorted(p, key=_rank)
     positive = [m for m in ordered if p[m] > 0]
     total: Expr | None = None

@@ -1,5 +1,6 @@
-"""Proves that an integer expression is never negative, from what is known about its atoms. The proof moves each atom to the end of its
-range where the expression is least: an index to 0 or its extent - 1, a remainder to 0 or its divisor - 1, a size to its bounds.
+"""Proves that an integer expression is never negative, from what is known about its atoms. The proof moves
+each atom to the end of its range where the expression is least: an index to 0 or its extent - 1, a remainder
+to 0 or its divisor - 1, a size to its bounds.
 
 True is a proof; False only says that none was found within the fuel."""
 
@@ -18,7 +19,8 @@ FUEL = 24  # polynomials looked at in one proof; address arithmetic of four axes
 
 
 class Knowledge(Protocol):
-    """What a proof and the rules ask about expressions; the simplifier answers, under the facts of its system."""
+    """What a proof and the rules ask about expressions; the simplifier answers, under the facts of its
+    system."""
 
     truths: Mapping[Expr, object]  # conditions that were stated and hold
 
@@ -152,8 +154,8 @@ def _eliminated(proof: _Proof, p: Polynomial, v: Expr) -> Iterator[Polynomial]:
         case "floordiv" if know.nonnegative(y):
             if rising and know.nonnegative(x):  # x // y >= 0
                 yield a
-            # With y > 0 (the quotient has a value) p >= 0 exactly if y * (p + 1) >= 1, and y * (x // y) lies between
-            # x - y + 1 and x.
+            # With y > 0 (the quotient has a value) p >= 0 exactly if y * (p + 1) >= 1, and y * (x // y) lies
+            # between x - y + 1 and x.
             bound = add(subtract(x, y), polynomial.constant(1)) if rising else x
             yield add(
                 add(multiply(add(a, polynomial.constant(1)), y), multiply(b, bound)), polynomial.constant(-1)
@@ -170,7 +172,8 @@ def _by_cases(proof: _Proof, p: Polynomial, v: Expr) -> bool:
 
 
 def _decided(proof: _Proof, p: Polynomial) -> Polynomial:
-    """`p` with each `where` whose condition was taken replaced by its branch, and what a taken equality says put in."""
+    """`p` with each `where` whose condition was taken replaced by its branch, and what a taken equality says
+    put in."""
     if not proof.cases:
         return p
     changed = True
@@ -188,7 +191,8 @@ def _decided(proof: _Proof, p: Polynomial) -> Polynomial:
 
 
 def _at_bounds(proof: _Proof, p: Polynomial, present: list[Expr]) -> bool:
-    """Writes each atom as its least value plus something nonnegative; then, for atoms with both bounds, tries their ends."""
+    """Writes each atom as its least value plus something nonnegative; then, for atoms with both bounds, tries
+    their ends."""
     shifted = p
     for v in present:
         low = proof.know.interval(v).low

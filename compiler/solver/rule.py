@@ -1,4 +1,5 @@
-"""A rewrite as one row: a name, what it matches, what it makes of it, and under which condition. The law stands beside the row."""
+"""A rewrite as one row: a name, what it matches, what it makes of it, and under which condition. The law
+stands beside the row."""
 
 from __future__ import annotations
 
@@ -11,8 +12,9 @@ from dlcb.compiler.solver.pattern import Pattern
 
 @dataclass(frozen=True)
 class Rule:
-    """`result(context, **bindings)` is what replaces a match, or None where the rule does not apply after all; `given`, with the
-    same arguments, must hold. A lower `priority` is tried first; within one priority the order of the table counts."""
+    """`result(context, **bindings)` is what replaces a match, or None where the rule does not apply after
+    all; `given`, with the same arguments, must hold. A lower `priority` is tried first; within one priority
+    the order of the table counts."""
 
     name: str
     match: Pattern

@@ -1,9 +1,9 @@
-"""The engine's instance for expressions: sizes, coordinates and kernel bodies go in with facts about size variables; equal, simpler
-expressions come out, the same one for any two that the normal form shows to be equal."""
+"""The engine's instance for expressions: sizes, coordinates and kernel bodies go in with facts about size
+variables; equal, simpler expressions come out, the same one for any two that the normal form shows to be
+equal."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dlcb.compiler.dtype import INDEX
@@ -33,7 +33,8 @@ _DATA = ("load", "reduce", "cast")  # values from outside, whose arithmetic may 
 
 @dataclass
 class Facts:
-    """What is known of size variables: what stands for them, where they lie, what divides them; and conditions that hold."""
+    """What is known of size variables: what stands for them, where they lie, what divides them; and
+    conditions that hold."""
 
     substitution: dict[Expr, Expr] = field(default_factory=dict)
     ranges: dict[Expr, Interval] = field(default_factory=dict)
@@ -42,7 +43,8 @@ class Facts:
 
 
 class Simplifier:
-    """Simplifies under `facts`. After changing them call `forget`: answers are kept from one change to the next.
+    """Simplifies under `facts`. After changing them call `forget`: answers are kept from one change to the
+    next.
 
     Loop indices stay the nodes they are (their extents are read through the facts, not rewritten)."""
 
@@ -132,7 +134,8 @@ class Simplifier:
         return known
 
     def is_coordinate(self, e: Expr) -> bool:
-        """Whether `e` is made of sizes and indices alone, or of index values that are checked: then 64 bits hold it."""
+        """Whether `e` is made of sizes and indices alone, or of index values that are checked: then 64 bits
+        hold it."""
         known = self._coordinates
         if e not in known:
             for node in toposort([e], lambda n: n not in known):
@@ -164,8 +167,3 @@ def _combine(node: Expr, a: Polynomial, b: Polynomial) -> Polynomial:
             return polynomial.atom(node)
         case _:
             return polynomial.multiply(a, b)
-
-
-def evaluator(simplifier: Simplifier) -> Callable[[Expr], Expr]:
-    """The simplifier as a plain function."""
-    return simplifier.simplify

@@ -1,0 +1,84 @@
+"""Equal means identical, digests come from content, and no walk is deeper than Python's stack or visits a
+node twice."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from dlcb.compiler.dtype import FLOAT32
+from dlcb.compiler.expr.dag import Expr, toposort
+from dlcb.compiler.expr.node import (
+    ONE,
+    apply,
+    cast,
+    const,
+    evaluate,
+    index,
+    reduce,
+    size,
+    substitute,
+    where,
+)  # fmt: skip
+
+n, m = size("n"), size("m")
+
+
+def test_equal_is_identical() -> None:
+    assert (n + 1) * m is (n + 1) * m
+    assert n + m is m + n
+    assert size("n") is n
+    assert const(0.0, FLOAT32) is not const(-0.0, FLOAT32)
+    assert const(float("nan"), FLOAT32) is const(float("nan"), FLOAT32)
+    assert const(1) is not const(True, cast(n, FLOAT32).dtype)
+
+
+def test_digest_is_the_same_in_another_process() -> None:
+    program = (
+        "from dlcb.compiler.expr.node import size, where; n, m = size('n'), size('m');"
+        "print(where(n < m, (n + 1) * m, 3).digest.hex())"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == where(n < m, (n + 1) * m, 3).digest.hex()
+
+
+def test_free_variables() -> None:
+    i = index("i", n)
+    assert (i * m).free == {i, n, m}
+    assert reduce("sum", (i,), cast(i * m, FLOAT32)).free == {n, m}
+
+
+def test_deep_chain() -> None:
+    deep: Expr = n
+    for step in range(5_000):
+        deep = apply("max", deep // 3, m + step)
+    assert evaluate(deep, {"n": 5, "m": 1}) == 5_000
+    assert substitute(deep, {n: m}).free == {m}
+    assert len(deep.digest) == 16
+
+
+def test_diamond_ladder_takes_linear_time() -> None:
+    rung: Expr = n
+    for _ in range(2_000):
+        rung = apply("min", rung + 1, rung + 2)  # 2**2000 paths
+    assert sum(1 for _ in toposort([rung])) < 3 * 2_000 + 10
+    assert evaluate(rung, {"n": 0}) == 2_000
+    assert substitute(rung, {n: ONE}).is_const
+
+
+def test_negative_numerators_round_down() -> None:
+    assert const(-7) // 2 is const(-4)
+    assert const(-7) % 2 is ONE
+    assert evaluate(n // m, {"n": -7, "m": 2}) == -4
+
+
+def test_division_by_zero_has_no_value() -> None:
+    with pytest.raises(ZeroDivisionError):
+        evaluate(const(1) // const(0), {})
+
+
+def test_expressions_do_not_pickle() -> None:
+    with pytest.raises(TypeError, match="text"):
+        n.__reduce__()
