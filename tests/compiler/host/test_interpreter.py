@@ -1,0 +1,135 @@
+"""The interpreter binds sizes, checks guards with words that help, chooses variants and fills in launch numbers."""
+
+import random
+
+import handmade
+import pytest
+
+from dlcb.compiler.errors import CompilerError, ContractError, GuardError
+from dlcb.compiler.expr.node import as_expr, ceildiv, equal, evaluate_all, maximum, minimum, size, where
+from dlcb.compiler.host.evaluator import compile_expressions
+from dlcb.compiler.host.interpreter import Interpreter
+from dlcb.compiler.host.magic import divide, magic
+from dlcb.compiler.host.program import Guard, Launch, Program
+
+n, m = size("n"), size("m")
+UNIT = "0" * 64
+
+
+def one_launch(*variants, inputs=(("x", n, m),), guards=()) -> Program:
+    return handmade.program(
+        [handmade.given(*entry) for entry in inputs],
+        [handmade.buffer("out", n, "result", 0, 1)],
+        [Launch(variants or (handmade.variant("twice", ["x", "out"], n),))],
+        [handmade.tensor("out", n)],
+        ["out"],
+        UNIT,
+        guards=guards,
+    )
+
+
+def test_sizes_are_read_off_the_inputs() -> None:
+    interpreter = Interpreter(one_launch(inputs=[("x", n, m), ("y", m, 3, n + m)]))
+    assert interpreter.bind([(2, 5), (5, 3, 7)]) == {"n": 2, "m": 5}
+
+
+@pytest.mark.parametrize(
+    ("shapes", "words"),
+    [
+        ([(2,), (5, 3, 7)], r"input 'x' has rank 1, shape \[2\]; expected rank 2, shape \[n, m\]"),
+        ([(2, 5), (6, 3, 7)], r"axis 0 of input 'y' is 6, expected m = 5 \(m is axis 1 of input 'x'\); nearest"),
+        ([(2, 5), (5, 4, 7)], r"axis 1 of input 'y' is 4, expected 3, which is fixed; nearest legal size 3"),
+        ([(2, 5), (5, 3, 8)], r"axis 2 of input 'y' is 8, expected .* = 7 \(.*\); nearest legal size 7"),
+    ],
+)
+def test_a_dim_that_does_not_fit_is_named(shapes, words) -> None:
+    with pytest.raises(ContractError, match=words):
+        Interpreter(one_launch(inputs=[("x", n, m), ("y", m, 3, n + m)])).bind(shapes)
+
+
+def test_a_declared_guard_is_the_contract_and_a_derived_one_is_not() -> None:
+    for declared, kind in ((True, ContractError), (False, GuardError)):
+        guard = Guard(equal(n % 100, 0), declared, "view, model.py:7")
+        interpreter = Interpreter(one_launch(guards=[guard]))
+        assert interpreter.plan({"n": 2100, "m": 1}).sizes["n"] == 2100
+        with pytest.raises(kind) as caught:
+            interpreter.plan({"n": 2099, "m": 1})
+        assert "n % 100 == 0 must hold (view, model.py:7)" in str(caught.value)
+        assert "n = 2099 (axis 0 of input 'x')" in str(caught.value)
+        assert "nearest legal n: 2100" in str(caught.value)
+
+
+def test_the_first_variant_whose_guards_hold_is_launched() -> None:
+    wide = handmade.variant("twice_by_four", ["x", "out"], n, guards=[equal(n % 4, 0)], alignment=16)
+    narrow = handmade.variant("twice", ["x", "out"], n)
+    interpreter = Interpreter(one_launch(wide, narrow))
+
+    def chosen(count: int, aligned: bool) -> str:
+        (step,) = interpreter.plan({"n": count, "m": 1}, aligned=aligned).steps
+        return step.variant.kernel
+
+    assert chosen(8, True) == "twice_by_four"
+    assert chosen(7, True) == "twice"
+    assert chosen(8, False) == "twice"  # the caller's memory may lie anywhere
+
+
+def test_no_usable_variant_is_said_and_nothing_runs() -> None:
+    only = handmade.variant("twice", ["x", "out"], n, guards=[n < 4])
+    with pytest.raises(CompilerError, match="no variant of twice covers these sizes"):
+        Interpreter(one_launch(only)).plan({"n": 4, "m": 1})
+
+
+def test_an_empty_domain_launches_nothing() -> None:
+    assert Interpreter(one_launch()).plan({"n": 0, "m": 1}).steps == (None,)
+
+
+def test_magic_parameters_take_two_cells() -> None:
+    magical = handmade.variant("rows_by_magic", ["out"], n, m, kinds=["int64", "magic"])
+    (step,) = Interpreter(one_launch(magical)).plan({"n": 20, "m": 7}).steps
+    assert step.parameters == (20, *magic(7))
+    wide = handmade.variant("rows_by_magic", ["out"], n, m, kinds=["int64", "magic64"])
+    (step,) = Interpreter(one_launch(wide)).plan({"n": 20, "m": 7}).steps
+    assert all(-(1 << 63) <= number < 1 << 63 for number in step.parameters)
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_magic_division_is_exact(bits: int) -> None:
+    draw = random.Random(bits)
+    top = 1 << (bits - 1)
+    divisors = [1, 2, 3, 7, 641, top - 1, *(draw.randrange(1, 1 << draw.randrange(1, bits)) for _ in range(500))]
+    for divisor in (min(d, top - 1) for d in divisors):
+        multiplier, shift = magic(divisor, bits)
+        multiples = [draw.randrange(0, top // divisor + 1) * divisor for _ in range(5)]
+        dividends = [0, 1, divisor - 1, divisor, top - 1, *(x - 1 for x in multiples), *multiples]
+        for dividend in (min(max(x, 0), top - 1) for x in dividends):
+            assert divide(dividend, multiplier, shift, bits) == dividend // divisor
+    for divisor in (0, top):
+        with pytest.raises(ValueError, match="a divisor must lie in"):
+            magic(divisor, bits)
+
+
+def test_compiled_expressions_agree_with_evaluation() -> None:
+    roots = [
+        n + m * 2 - 7,
+        (n - 9) // 4,
+        (n - 9) % 4,
+        minimum(n, m) * maximum(n, 3),
+        where(n < m, n, m * m),
+        ceildiv(n * m, 5),
+        equal(n, m) | (n <= 2),
+        as_expr(-3) * n,
+    ]
+    function = compile_expressions(roots, ["n", "m"], [("unused", n * 2)])
+    for sizes in ({"n": 0, "m": 3}, {"n": 5, "m": 5}, {"n": 12, "m": 1}):
+        assert list(function(**{f"s{k}": v for k, v in enumerate(sizes.values())})) == evaluate_all(roots, sizes)
+
+
+def test_division_by_an_empty_dim_does_not_stop_the_rest() -> None:
+    assert compile_expressions([n // m, n % m, n + 1], ["n", "m"])(4, 0) == (0, 0, 5)
+
+
+def test_peak_bytes_are_known_before_anything_runs() -> None:
+    concrete = Interpreter(handmade.chain(UNIT, 10)).plan({"n": 16, "m": 4})
+    assert concrete.result_bytes == 16 * 4 * 4
+    assert concrete.arena_bytes == 2 * 16 * 4 * 4  # of nine buffers no more than two live together
+    assert concrete.peak_bytes == 3 * 16 * 4 * 4
