@@ -96,7 +96,6 @@ class Artifact:
 def publish(
     artifact: Artifact,
     source: ModelSource,
-    options: CompileOptions,
     parameters: Mapping[str, torch.Tensor],
     store: Store,
 ) -> str:
@@ -115,16 +114,20 @@ def publish(
         constants = hashlib.sha256(payload).hexdigest()
         store.put(constants, payload, kind="constants", label=source.name)
     references = {name: Reference(*place) for name, place in found.items()}
-    return put(replace(artifact, references=references, constants=constants), source, options, store)
+    return put(replace(artifact, references=references, constants=constants), source, store)
 
 
-def put(artifact: Artifact, source: ModelSource, options: CompileOptions, store: Store) -> str:
-    """Put an artifact whose parameters are placed already, and point the source's index entry at it."""
+def put(artifact: Artifact, source: ModelSource, store: Store) -> str:
+    """Put an artifact whose parameters are placed already; gives its key."""
     payload = json.dumps(artifact.to_json(), sort_keys=True).encode()
     key = hashlib.sha256(payload).hexdigest()
     store.put(key, payload, kind="artifact", label=source.name)
-    store.put(index_key(source, options).digest, key.encode(), kind="source", label=source.name)
     return key
+
+
+def enter(key: str, source: ModelSource, options: CompileOptions, store: Store) -> None:
+    """Let `find` give this artifact for the source from now on: the last thing a compilation does."""
+    store.put(index_key(source, options).digest, key.encode(), kind="source", label=source.name)
 
 
 def load(key: str, store: Store) -> Artifact:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import nn
+from torch.export import ExportedProgram
 
-from dlcb.compiler.artifact import Artifact, load_artifact, publish_again
+from dlcb.compiler.artifact import Artifact
 from dlcb.compiler.bridge.agreement import Deviation, Reference, compare, draw_sizes, random_inputs, shapes_of
 from dlcb.compiler.errors import CompilerError
 from dlcb.compiler.options import CompileOptions, cache_folder
@@ -24,16 +25,34 @@ from dlcb.kernel_cache import Store
 logger = logging.getLogger("dlcb.compiler.check")
 
 
+def check(
+    artifact: Artifact, key: str, source: ModelSource, module: nn.Module | ExportedProgram, options: CompileOptions, store: Store
+) -> str:
+    """Why the artifact under `key` must not serve, as one line for people; empty where it agrees with eager."""
+    device = "cuda" if options.target.kind == "cuda" else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        logger.warning("%s: compiled for CUDA without a GPU: not checked against eager", source.name)
+        return ""
+    eager = module.module() if isinstance(module, ExportedProgram) else module
+    found = disagreements(source, key, eager, store, device=device, count=options.check_shapes, seed=0)
+    if not found:
+        return ""
+    reason = quarantine_reason(found)
+    path = write_reproduction(source, artifact, found)
+    logger.error("%s is served by eager PyTorch: %s; reproduction in %s", source.name, reason, path)
+    return reason
+
+
 def disagreements(
-    source: ModelSource, artifact_key: str, module: torch.nn.Module, store: Store, *, device: str, count: int, seed: int
+    source: ModelSource, artifact_key: str, module: nn.Module, store: Store, *, device: str, count: int, seed: int
 ) -> list[Deviation]:
     """The deviations beyond tolerance at up to `count` shapes; a call that fails where eager does not is one as well."""
     model = load_model(source, artifact_key, store, device=device)
-    reference = Reference(module)
+    reference = Reference(module.to(device))
     found: list[Deviation] = []
     for number, sizes in enumerate(draw_sizes(model.signature, count, seed)):
         shapes = shapes_of(model.signature, sizes)
-        inputs = random_inputs(source, shapes, seed + number)
+        inputs = {name: x.to(device) for name, x in random_inputs(source, shapes, seed + number).items()}
         try:
             reference.eager(list(inputs.values()))
         except (RuntimeError, IndexError, ValueError):

@@ -8,19 +8,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dlcb.compiler import artifact as artifacts
 from dlcb.compiler.artifact import Artifact
-from dlcb.compiler.bridge.capture import load_module
+from dlcb.compiler.bridge.capture import load_module, load_program
 from dlcb.compiler.bridge.generalize import Captured, generalize
-from dlcb.compiler.build.build import build_unit
-from dlcb.compiler.check import check_artifact
+from dlcb.compiler.build import build_unit
+from dlcb.compiler.build.toolchain import calls
+from dlcb.compiler.check import check
+from dlcb.compiler.describe import any_rank_signature, describe_report, describe_signature
 from dlcb.compiler.host.lower import lower
+from dlcb.compiler.ir import text
 from dlcb.compiler.kgen import generate, translation_unit
 from dlcb.compiler.options import CompileOptions
 from dlcb.compiler.passes.pipeline import run_passes, schedule
-from dlcb.compiler.report import Report, describe
+from dlcb.compiler.report import Report
 from dlcb.compiler.signature import Signature
 from dlcb.compiler.source import ModelSource
 from dlcb.compiler.thunks.model import CompiledModel, load_model
@@ -42,10 +45,10 @@ class Compilation:
 
 
 @dataclass
-class _Clock:
+class Clock:
     """Times stages and tells progress."""
 
-    progress: Progress | None
+    progress: Progress | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
@@ -72,25 +75,34 @@ def compile_model(
         key, artifact = found
         return Compilation(key, artifact.signature, artifact.report.as_cached())
     if any(declared.shape is None for declared in source.inputs):
-        return _publish_any_rank(source, store, options)
-    clock = _Clock(progress)
+        artifact, parameters = Artifact(any_rank_signature(source), Report("jit")), {}
+        key = artifacts.publish(artifact, source, parameters, store)
+    else:
+        key, artifact = _compile(source, store, options, Clock(progress))
+    artifacts.enter(key, source, options, store)
+    return Compilation(key, artifact.signature, artifact.report)
+
+
+def _compile(source: ModelSource, store: Store, options: CompileOptions, clock: Clock) -> tuple[str, Artifact]:
+    before = calls.total
     with clock("capture"):
-        module = load_module(source)
+        module = load_program(source.program) if source.program else load_module(source)
     with clock("generalise"):
         captured = generalize(source, module, options)
     artifact = compile_captured(source, captured, store, options, clock)
     with clock("publish"):
-        key = artifacts.publish(artifact, source, options, captured.parameters, store)
-    if options.check_shapes:
-        with clock("check"):
-            artifact, key = check_artifact(artifact, key, source, module, options, store)
-    if progress:
-        progress("done", 1.0)
-    return Compilation(key, artifact.signature, artifact.report.with_seconds(clock.seconds))
+        key = artifacts.publish(artifact, source, captured.parameters, store)
+    with clock("check"):
+        reason = check(artifact, key, source, module, options, store) if options.check_shapes else ""
+    report = replace(artifact.report, seconds=clock.seconds, compiler_calls=calls.total - before, quarantined=reason)
+    if reason:
+        report = replace(report, tier="eager")
+    artifact = replace(artifacts.load(key, store), report=report, quarantined=reason)
+    return artifacts.put(artifact, source, store), artifact
 
 
 def compile_captured(
-    source: ModelSource, captured: Captured, store: Store, options: CompileOptions, clock: _Clock
+    source: ModelSource, captured: Captured, store: Store, options: CompileOptions, clock: Clock
 ) -> Artifact:
     """From a captured graph to an artifact whose kernels are in the store."""
     with clock("solve"):
@@ -98,11 +110,14 @@ def compile_captured(
     with clock("passes"):
         graph = run_passes(captured.graph)
         plan = schedule(graph)
+        signature = describe_signature(source, captured, solution, graph)
     with clock("generate"):
         kernels = [generate(group, plan.layouts, graph.system, options.target, options.static) for group in plan.groups]
-        text = translation_unit(kernels, options.target) if kernels else ""
+        unit_text = translation_unit(kernels, options.target) if kernels else ""
     with clock("build"):
-        unit = build_unit(text, [k.name for s in kernels for k in s.variants], options.target, options, store) if text else ""
+        names = [kernel.name for kernel_set in kernels for kernel in kernel_set.variants]
+        unit = build_unit(unit_text, names, options.target, options, store) if unit_text else ""
     with clock("lower"):
-        program = lower(plan, kernels, unit, solution, names=source.outputs)
-    return describe(source, captured, solution, graph, plan, kernels, program, text)
+        program = lower(plan, kernels, unit, solution, captured.outputs)
+        report = describe_report(captured, solution, plan, kernels, options.static)
+    return Artifact(signature, report, program, text.show(graph))
