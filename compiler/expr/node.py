@@ -94,8 +94,10 @@ def apply(name: str, *operands: Expr | int | float | bool) -> Expr:
     """The scalar operator `name` on its operands; Python numbers take the type of the first expression
     operand."""
     row = OPS[name]
-    typed = next((x.dtype for x in operands if isinstance(x, Expr) and x.dtype is not BOOL), None)
-    args = [as_expr(x, typed if not isinstance(x, bool) else BOOL) for x in operands]
+    args = list(operands)
+    if not all(isinstance(x, Expr) for x in args):
+        typed = next((x.dtype for x in operands if isinstance(x, Expr) and x.dtype is not BOOL), None)
+        args = [as_expr(x, typed if not isinstance(x, bool) else BOOL) for x in operands]
     simple = _identity(name, args)
     if simple is not None:
         return simple

@@ -19,13 +19,15 @@ def _is_index(x: Expr) -> bool:
 
 def collect(know: Knowledge, x: Expr) -> Expr | None:
     """`x` as a sum of products of its atoms, like terms added."""
-    return polynomial.to_expr(recombine(know, know.polynomial(x)))
+    p = know.polynomial(x)
+    joined = recombine(know, p)
+    return know.normal(x) if joined is p else polynomial.to_expr(joined)
 
 
 def recombine(know: Knowledge, p: Polynomial) -> Polynomial:
     """`p` with b * (a // b) + a % b joined to a, also under a common factor and where a % b is known to be
     0."""
-    again = True
+    again = any(factor.op in ("mod", "floordiv") for monomial in p for factor in monomial)
     while again:
         again = False
         for monomial in sorted(p, key=len, reverse=True):

@@ -51,14 +51,16 @@ class Simplifier:
     def __init__(self, facts: Facts | None = None, rules: RuleSet = EXPRESSIONS, budget: int = STEPS) -> None:
         self.facts = facts if facts is not None else Facts()
         self.engine = Engine(rules, budget)
+        # what the form of an expression alone decides is kept for good
+        self._polynomials: dict[Expr, Polynomial] = {}
+        self._normal: dict[Expr, Expr] = {}
+        self._coordinates: dict[Expr, bool] = {}
         self.forget()
 
     def forget(self) -> None:
         """Drops what was derived from earlier facts."""
         self._simple: dict[Expr, Expr] = {}
-        self._polynomials: dict[Expr, Polynomial] = {}
         self._proofs: dict[frozenset, bool] = {}
-        self._coordinates: dict[Expr, bool] = {}
         self._about: dict[Expr, list[Polynomial]] | None = None
         self.bounds = Bounds(self.facts.ranges, self.facts.multiples)
 
@@ -117,6 +119,13 @@ class Simplifier:
             else:
                 known[node] = polynomial.constant(node.value) if node.op == "const" else polynomial.atom(node)
         return known[root]
+
+    def normal(self, root: Expr) -> Expr:
+        """The expression that the normal form of `root` spells."""
+        known = self._normal.get(root)
+        if known is None:
+            known = self._normal[root] = polynomial.to_expr(self.polynomial(root))
+        return known
 
     def interval(self, e: Expr) -> Interval:
         return self.bounds.interval(e)
