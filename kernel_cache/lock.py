@@ -35,8 +35,7 @@ def single_flight(store_folder: Path, key: str, timeout: float = 600.0) -> Itera
 @contextmanager
 def held(path: Path, timeout: float, purpose: str) -> Iterator[None]:
     """Hold the lock file. Raises LockTimeout, or UnwritableFolder when it cannot be made."""
-    # A lock object of its own for each holder, or two threads would share one and both get in.
-    lock = FileLock(path, timeout=timeout, is_singleton=False)
+    lock = FileLock(path, timeout=timeout)
     try:
         lock.acquire()
     except Timeout:

@@ -13,8 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from dlcb.kernel_cache import LayeredStore, UnwritableFolder, open_store, stat
+from dlcb.kernel_cache import LayeredStore, LockTimeout, UnwritableFolder, ls, open_store, stat
+from dlcb.kernel_cache import disk as disks
+from dlcb.kernel_cache import entry as entries
 from dlcb.kernel_cache.disk import LOCK_AGE, TEMPORARY_AGE
+from dlcb.kernel_cache.lock import held
 
 Keys = Callable[[object], str]
 
@@ -36,7 +39,7 @@ def test_the_same_again_is_no_change(store: LayeredStore, key: Keys) -> None:
     before = (place(store, key(1)) / "payload").stat()
     store.put(key(1), b"payload", label="second")
     assert (place(store, key(1)) / "payload").stat().st_ino == before.st_ino
-    assert stat(store).entries == 1
+    assert [(entry.label, entry.uses) for entry in ls(store)] == [("first", 1)]
 
 
 def test_another_payload_replaces_the_first(store: LayeredStore, key: Keys) -> None:
@@ -154,6 +157,78 @@ def test_no_descriptors_left_is_a_miss_and_no_damage(store: LayeredStore, key: K
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert store.get(key(1)) == b"payload"
     assert stat(store).corrupt == 0
+
+
+# Other processes at the worst moment
+
+
+@pytest.fixture
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[[], object]], None]:
+    """Let something happen once, just before a function of `entry.py` goes on with its work."""
+
+    def arrange(name: str, happen: Callable[[], object]) -> None:
+        work = getattr(entries, name)
+
+        def interrupted(*arguments: object) -> object:
+            monkeypatch.setattr(entries, name, work)
+            happen()
+            return work(*arguments)
+
+        monkeypatch.setattr(entries, name, interrupted)
+
+    return arrange
+
+
+@pytest.mark.parametrize("look", ["get", "path"])
+def test_an_entry_evicted_while_it_is_read_is_a_miss_and_no_damage(
+    store: LayeredStore, key: Keys, meanwhile: Callable[..., None], look: str
+) -> None:
+    store.put(key(1), b"payload")
+    meanwhile("_manifest", lambda: store.disk.prune(0))
+    assert getattr(store, look)(key(1)) is None
+    assert stat(store).corrupt == 0
+
+
+def test_an_entry_replaced_while_it_is_read_is_read_again(
+    store: LayeredStore, key: Keys, meanwhile: Callable[..., None]
+) -> None:
+    store.put(key(1), b"first")
+    meanwhile("_manifest", lambda: store.put(key(1), b"second"))
+    assert store.get(key(1)) == b"second"
+    assert stat(store).corrupt == 0
+
+
+@pytest.mark.parametrize("other", [b"payload", b"other"])
+def test_an_entry_published_while_we_write_the_same_stays_and_another_gives_way(
+    store: LayeredStore, key: Keys, meanwhile: Callable[..., None], other: bytes
+) -> None:
+    inodes = []
+
+    def publish() -> None:
+        store.put(key(1), other)
+        inodes.append(place(store, key(1)).stat().st_ino)
+
+    meanwhile("write", publish)
+    store.put(key(1), b"payload")
+    assert (place(store, key(1)).stat().st_ino in inodes) == (other == b"payload")
+    assert store.get(key(1)) == b"payload"
+    assert list((store.folder / "aside").iterdir()) == []
+
+
+def test_a_pin_waits_for_a_pruning_and_a_put_does_not(
+    folder: Path, key: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(folder, limit_bytes=2_000, memory_bytes=0)
+    monkeypatch.setattr(disks, "PATIENCE", 0.01)
+    with held(folder / "lock", 0.0, "a pruning"):
+        for number in range(3):
+            store.put(key(number), bytes(1000))
+        for change in (lambda: store.pin(key(1), "model"), lambda: store.unpin("model")):
+            with pytest.raises(LockTimeout, match=r"lock for the 0\.01 s"):
+                change()
+    assert stat(store).entries == 3
+    store.put(key(3), bytes(1000))
+    assert stat(store).entries == 1
 
 
 # A full disk
