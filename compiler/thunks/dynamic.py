@@ -39,7 +39,7 @@ class ProgramThunk:
     ) -> None:
         functions = device.load(program.unit, store) if program.unit else _no_kernels
         memory = memory or SharedArena(device.torch_device)
-        with torch.inference_mode():
+        with torch.no_grad():
             ready = _ready_parameters(program, parameters, functions, device, memory)
         around = Surroundings(device, memory, functions, ready, _binder(device), program.definitions)
         self.executor = Executor(program, around, capacity)
@@ -50,7 +50,7 @@ class ProgramThunk:
         return self.executor.program
 
     def run(self, inputs: Sequence[torch.Tensor]) -> Ran:
-        with torch.inference_mode():
+        with torch.no_grad():
             return self.executor.run(inputs)
 
     def forecast(self, shapes: Shapes) -> Forecast:

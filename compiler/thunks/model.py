@@ -187,7 +187,7 @@ class CompiledModel:
         for tensor, spec in zip(tensors, self._specs, strict=True):
             if spec.name in self._ranges and tensor.numel():
                 _check_range(tensor, spec, *self._ranges[spec.name])
-        with torch.inference_mode():
+        with torch.no_grad():
             return self._eager.run(tensors)
 
     def _in_order(self, inputs: Mapping[str, numpy.ndarray]) -> list[numpy.ndarray]:

@@ -44,7 +44,8 @@ KERNEL(twice_by_four) {
 }
 KERNEL(row_sum) {  // p: rows, width
   auto x = (const float*)b[0]; auto out = (float*)b[1];
-  for (int64_t r = 0; r < p[0]; ++r) { float s = 0; for (int64_t c = 0; c < p[1]; ++c) s += x[r * p[1] + c]; out[r] = s; }
+  for (int64_t r = 0; r < p[0]; ++r) { float s = 0; for (int64_t c = 0; c < p[1]; ++c) s += x[r * p[1] + c];
+  out[r] = s; }
 }
 KERNEL(rows_by_magic) {  // out[i] = i // width, divided without dividing; p: elements, multiplier, shift
   auto out = (int64_t*)b[0];
@@ -141,7 +142,9 @@ def tensor(name: str, *shape: Expr | int, dtype: str = "float32", buffer: str | 
     return Tensor(name, buffer or name, dtype, dims, strides, ZERO)
 
 
-def buffer(name: str, elements: Expr | int, place: str, first: int, last: int, dtype: str = "float32") -> Buffer:
+def buffer(
+    name: str, elements: Expr | int, place: str, first: int, last: int, dtype: str = "float32"
+) -> Buffer:
     return Buffer(name, dtype, as_expr(elements), place, first, last)
 
 
@@ -166,7 +169,8 @@ def program(
 
 
 def chain(unit: str, steps: int) -> Program:
-    """out = 2 * 2 * ... * x over [n, m], `steps` launches, each result in a buffer of the arena except the last."""
+    """out = 2 * 2 * ... * x over [n, m], `steps` launches, each result in a buffer of the arena except the
+    last."""
     names = ["x", *(f"t{k}" for k in range(steps - 1)), "out"]
     count = n * m
     return program(

@@ -22,5 +22,3 @@ def test_the_place_is_computed_from_the_position(known) -> None:
 def test_a_computed_index_has_its_place_in_the_computed_tensor() -> None:
     error = index_error(IndexCheck("sum_3", None, (n, m), ZERO, m), 4, 9, {"n": 2, "m": 3})
     assert (error.input, error.position) == ("sum_3", (1, 1))
-
-

@@ -1,4 +1,5 @@
-"""The interpreter binds sizes, checks guards with words that help, chooses variants and fills in launch numbers."""
+"""The interpreter binds sizes, checks guards with words that help, chooses variants and fills in launch
+numbers."""
 
 import random
 
@@ -37,7 +38,10 @@ def test_sizes_are_read_off_the_inputs() -> None:
     ("shapes", "words"),
     [
         ([(2,), (5, 3, 7)], r"input 'x' has rank 1, shape \[2\]; expected rank 2, shape \[n, m\]"),
-        ([(2, 5), (6, 3, 7)], r"axis 0 of input 'y' is 6, expected m = 5 \(m is axis 1 of input 'x'\); nearest"),
+        (
+            [(2, 5), (6, 3, 7)],
+            r"axis 0 of input 'y' is 6, expected m = 5 \(m is axis 1 of input 'x'\); nearest",
+        ),
         ([(2, 5), (5, 4, 7)], r"axis 1 of input 'y' is 4, expected 3, which is fixed; nearest legal size 3"),
         ([(2, 5), (5, 3, 8)], r"axis 2 of input 'y' is 8, expected .* = 7 \(.*\); nearest legal size 7"),
     ],
@@ -96,7 +100,15 @@ def test_magic_parameters_take_two_cells() -> None:
 def test_magic_division_is_exact(bits: int) -> None:
     draw = random.Random(bits)
     top = 1 << (bits - 1)
-    divisors = [1, 2, 3, 7, 641, top - 1, *(draw.randrange(1, 1 << draw.randrange(1, bits)) for _ in range(500))]
+    divisors = [
+        1,
+        2,
+        3,
+        7,
+        641,
+        top - 1,
+        *(draw.randrange(1, 1 << draw.randrange(1, bits)) for _ in range(500)),
+    ]
     for divisor in (min(d, top - 1) for d in divisors):
         multiplier, shift = magic(divisor, bits)
         multiples = [draw.randrange(0, top // divisor + 1) * divisor for _ in range(5)]
@@ -121,7 +133,9 @@ def test_compiled_expressions_agree_with_evaluation() -> None:
     ]
     function = compile_expressions(roots, ["n", "m"], [("unused", n * 2)])
     for sizes in ({"n": 0, "m": 3}, {"n": 5, "m": 5}, {"n": 12, "m": 1}):
-        assert list(function(**{f"s{k}": v for k, v in enumerate(sizes.values())})) == evaluate_all(roots, sizes)
+        assert list(function(**{f"s{k}": v for k, v in enumerate(sizes.values())})) == evaluate_all(
+            roots, sizes
+        )
 
 
 def test_division_by_an_empty_dim_does_not_stop_the_rest() -> None:
