@@ -15,7 +15,7 @@ from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import ONE, TRUE, ZERO, apply, as_expr, cast, equal, index, load, reduce, where
 from dlcb.compiler.ir.graph import Node, Value
 from dlcb.compiler.ir.op import Shape, Type
-from dlcb.compiler.kgen.verify import guard_in_bounds
+from dlcb.compiler.kgen.verify import conditions, guard_in_bounds
 from dlcb.compiler.passes.access import broadcast_coordinates
 from dlcb.compiler.passes.steps import Group, Layout, row_major
 from dlcb.compiler.shapes.system import System
@@ -185,7 +185,16 @@ class _Operand:
         guard = self._inference.system.simplify(guard)
         both = apply("and", self._guard, guard)
         element = self._inference.read(self._value, coordinates, both)
-        return where(guard, element, cast(as_expr(otherwise, element.dtype), element.dtype))
+        otherwise = cast(as_expr(otherwise, element.dtype), element.dtype)
+        if _zero_outside(element, both) and otherwise.is_const and otherwise.value == 0:
+            return element
+        return where(guard, element, otherwise)
+
+
+def _zero_outside(element: Expr, guard: Expr) -> bool:
+    """Is `element` a load that gives zero wherever `guard` does not hold?"""
+    read = element.args[0] if element.op == "cast" else element
+    return read.op == "load" and set(conditions(guard)) <= set(conditions(read.args[1]))
 
 
 def _computed(scalar: Expr, dtype: DType) -> Expr:

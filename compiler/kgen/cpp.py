@@ -53,12 +53,22 @@ class Cpp(Lowering):
         block = Scope(self.root, frozenset((*self.nest.rows, _BLOCK_START)))
         lanes = Scope(block, frozenset((lane,)))
         self._store(self.nest.elements, lanes)
-        size = self._extent(lane)
-        length = _BLOCK[self.nest.kind]
-        block.lines.insert(0, f"const int64_t end = begin + {length} < {size} ? begin + {length} : {size};")
         block.add([*self._simd(lanes), self._lane_loop()], lanes)
-        loops = [*map(self._loop, self.nest.rows), f"for (int64_t begin = 0; begin < {size}; begin += {length})"]
-        self.root.add([*self._threads(len(loops)), *loops], block)
+        loops = [*map(self._loop, self.nest.rows)]
+        if self._blocked:
+            size, length = self._extent(lane), _BLOCK[self.nest.kind]
+            block.lines.insert(0, f"const int64_t end = begin + {length} < {size} ? begin + {length} : {size};")
+            loops.append(f"for (int64_t begin = 0; begin < {size}; begin += {length})")
+        if loops:
+            self.root.add([*self._threads(len(loops)), *loops], block)
+        else:
+            self.root.lines.extend(block.lines)
+
+    @property
+    def _blocked(self) -> bool:
+        """Are there more lanes than one thread takes at a time, as far as is known?"""
+        size = self.nest.lane.args[0]
+        return not size.is_const or size.value > _BLOCK[self.nest.kind]
 
     def _threads(self, loops: int) -> list[str]:
         if loops == 0:
@@ -87,7 +97,7 @@ class Cpp(Lowering):
 
     def _lane_loop(self) -> str:
         name = identifier(self.nest.lane.value)
-        return f"for (int64_t {name} = begin; {name} < end; ++{name})"
+        return f"for (int64_t {name} = begin; {name} < end; ++{name})" if self._blocked else self._loop(self.nest.lane)
 
     def _extent(self, loop: Expr) -> str:
         return self._size(loop.args[0])
@@ -135,7 +145,8 @@ class Cpp(Lowering):
         scopes = self._nested(loops, home)
         lanes = Scope(scopes[-1], frozenset((self.nest.lane,)))
         bodies = self.compute([fold.args[0] for fold in folds], lanes)
-        length, here = _BLOCK["column"], f"[{identifier(self.nest.lane.value)} - begin]"
+        name = identifier(self.nest.lane.value)
+        length, here = (_BLOCK["column"], f"[{name} - begin]") if self._blocked else (self._extent(self.nest.lane), f"[{name}]")
         for fold, accumulator, body in zip(folds, accumulators, bodies, strict=True):
             home.lines.append(f"{self.type_name(fold.dtype)} {accumulator}[{length}];")
             home.lines.append(f"for (int64_t lane = 0; lane < {length}; ++lane) {accumulator}[lane] = {identity(fold)[0]};")

@@ -17,7 +17,7 @@ from dlcb.compiler.expr.dag import Expr, rebuild, toposort
 from dlcb.compiler.expr.node import ONE, TRUE, ZERO, apply, as_expr, intern, load, remake
 from dlcb.compiler.expr.ops import FOLDS
 from dlcb.compiler.ir.graph import Value
-from dlcb.compiler.kgen.affine import linear
+from dlcb.compiler.kgen.affine import linear, over_sizes
 from dlcb.compiler.kgen.cstyle import ATOM, Call, Spelled, Spelling, constant, inside, spell
 from dlcb.compiler.kgen.kernel import IndexCheck, Parameter
 from dlcb.compiler.kgen.schedule import Nest, worth_keeping
@@ -62,7 +62,7 @@ class Lowering(ABC):
     table: ClassVar[Mapping[str, Mapping[str, Spelling]]]
 
     def __init__(self, nest: Nest, tensors: Mapping[str, Value], system: System) -> None:
-        self.nest = arranged(nest)
+        self.nest = arranged(nest, system)
         self.tensors = tensors
         self.system = system
         self.parameters: list[Parameter] = []
@@ -334,7 +334,7 @@ def _reachable_folds(folds: Sequence[Expr]) -> dict[Expr, frozenset[Expr]]:
 # ---- bringing expressions into the form that hoists well -------------------------------------------------------------------
 
 
-def arranged(nest: Nest) -> Nest:
+def arranged(nest: Nest, system: System) -> Nest:
     """`nest` with each address summed from the outermost loop's terms inwards, and remainders by a size at run time taken
     from the quotient, so that one division serves both."""
     rank = {loop: 1 for loop in nest.rows} | ({nest.lane: 1000} if nest.lane is not None else {})
@@ -350,29 +350,24 @@ def arranged(nest: Nest) -> Nest:
         terms = sorted(linear(offset).items(), key=lambda item: (level(item[0]), item[0].op != "index"))
         total: Expr = ZERO
         for term, coefficient in terms:
+            coefficient = system.simplify(coefficient)
             total = total + (coefficient if term is ONE else term * coefficient)
         return total
 
     def remade(node: Expr, args: tuple[Expr, ...]) -> Expr:
-        if node.op == "mod" and not node.dtype.is_float and not args[1].is_const and _over_sizes(args[1]):
-            return args[0] - apply("floordiv", *args) * args[1]
-        return remake(node, args)
-
-    def every(node: Expr, args: tuple[Expr, ...]) -> Expr:
         if node.op == "load":
             return load(node.value, address(args[0]), node.dtype, args[1])
-        return remade(node, args)
+        if node.op == "mod" and not node.dtype.is_float and not args[1].is_const and over_sizes(args[1]):
+            return args[0] - apply("floordiv", *args) * args[1]
+        return remake(node, args)
 
     roots = [root for e in nest.elements for root in (e.scalar, e.offset)]
     done: dict[Expr, Expr] = {}
     for node in toposort(roots):
         leaf = not node.args or node.op == "index"
-        done[node] = node if leaf else every(node, tuple(done[arg] for arg in node.args))
+        done[node] = node if leaf else remade(node, tuple(done[arg] for arg in node.args))
     elements = tuple(
         type(e)(e.value, done[e.scalar], address(done[e.offset]), e.indices) for e in nest.elements
     )
     return Nest(nest.kind, nest.rows, nest.lane, nest.inner, elements)
 
-
-def _over_sizes(node: Expr) -> bool:
-    return all(below.op not in ("index", "load", "check", "reduce") for below in toposort([node]))

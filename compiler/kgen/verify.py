@@ -3,11 +3,12 @@ what could not be shown goes out as a condition that the access is guarded with.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from math import prod
 
-from dlcb.compiler.dtype import BOOL
+from dlcb.compiler.dtype import BOOL, INDEX
 from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import ONE, TRUE, ZERO, all_of, apply, as_expr, const
+from dlcb.compiler.expr.node import ONE, TRUE, ZERO, all_of, apply, cast, not_equal
 from dlcb.compiler.kgen.affine import linear, over_sizes
 from dlcb.compiler.shapes.system import System
 
@@ -22,32 +23,39 @@ def guard_in_bounds(system: System, shape: Sequence[Expr], coordinates: Sequence
         if _broadcast(coordinate, size):
             continue
         if not _proven(system, coordinate, facts):
-            missing.append(as_expr(0) <= coordinate)
+            missing.append(ZERO <= coordinate)
         if not _proven(system, size - ONE - coordinate, facts):
             missing.append(coordinate < size)
     return all_of([guard, *missing])
 
 
-def _broadcast(coordinate: Expr, size: Expr) -> bool:
-    """i * (size != 1): zero where the axis has one element, else an index of an axis that broadcasting made as long."""
-    chooses = apply("cast_ne", size) if False else apply("ne", size, 1)
-    return coordinate.op == "mul" and any(
-        arg.op == "cast" and arg.args[0] is chooses and other.op == "index"
-        for arg, other in (coordinate.args, coordinate.args[::-1])
-    )
-
-
-def _facts(guard: Expr) -> Iterable[Expr]:
-    """Expressions that are not negative where `guard` holds."""
+def conditions(guard: Expr) -> Iterator[Expr]:
+    """The conditions that `guard` joins."""
     stack = [guard]
     while stack:
         node = stack.pop()
-        if node.op == "and" and node.dtype is BOOL:
+        if node.op == "and":
             stack.extend(node.args)
-        elif node.op == "le":
-            yield node.args[1] - node.args[0]
-        elif node.op == "lt":
-            yield node.args[1] - node.args[0] - ONE
+        elif node is not TRUE:
+            yield node
+
+
+def _broadcast(coordinate: Expr, size: Expr) -> bool:
+    """i * (size != 1): zero where the axis has one element, else an index of an axis that broadcasting made as long."""
+    stretched = cast(not_equal(size, 1), INDEX)
+    return coordinate.op == "mul" and any(
+        factor is stretched and other.op == "index"
+        for factor, other in (coordinate.args, coordinate.args[::-1])
+    )
+
+
+def _facts(guard: Expr) -> Iterator[Expr]:
+    """Expressions that are not negative where `guard` holds."""
+    for condition in conditions(guard):
+        if condition.op == "le":
+            yield condition.args[1] - condition.args[0]
+        elif condition.op == "lt":
+            yield condition.args[1] - condition.args[0] - ONE
 
 
 def _proven(system: System, claim: Expr, facts: Sequence[Expr]) -> bool:
@@ -58,11 +66,25 @@ def _proven(system: System, claim: Expr, facts: Sequence[Expr]) -> bool:
 
 
 def _at_least_zero(system: System, claim: Expr) -> bool:
+    """Exact for quotients: q <= c is the same as n <= c * d + d - 1, and c <= q the same as c * d <= n, for q = n // d."""
+    for term, coefficient in linear(claim).items():
+        if term.op == "floordiv" and coefficient.is_const and abs(coefficient.value) == 1:
+            numerator, divisor = term.args
+            if over_sizes(divisor) and _positive(system, divisor, numerator):
+                rest = claim - term * coefficient
+                if coefficient.value > 0:
+                    return _at_least_zero(system, rest * divisor + numerator)
+                return _at_least_zero(system, rest * divisor + divisor - ONE - numerator)
     least = lowest(system, claim)
-    if least is None:
-        return False
-    low = system.bounds(least).low
-    return (low is not None and low >= 0) or system.known(ZERO <= least) is True or _sizes_at_least_zero(system, least)
+    return least is not None and _sizes_at_least_zero(system, least)
+
+
+def _positive(system: System, size: Expr, used_with: Expr) -> bool:
+    """Is `size` > 0? It is where an index of `used_with` runs up to it: there is a value of the index only then."""
+    if size.is_const:
+        return size.value > 0
+    extents = {i.args[0] for i in used_with.free if i.op == "index"}
+    return size in extents or _sizes_at_least_zero(system, size - ONE)
 
 
 def lowest(system: System, root: Expr) -> Expr | None:
@@ -105,7 +127,7 @@ def _end(system: System, term: Expr, side: int) -> Expr | None:
     match term.op:
         case "index":
             return ZERO if side < 0 else term.args[0] - ONE
-        case "floordiv" | "mod" if over_sizes(term.args[1]) and _sizes_at_least_zero(system, term.args[1] - ONE):
+        case "floordiv" | "mod" if over_sizes(term.args[1]) and _positive(system, term.args[1], term.args[0]):
             numerator, divisor = term.args
             if term.op == "mod":
                 return ZERO if side < 0 else divisor - ONE
@@ -131,46 +153,38 @@ def _sizes_at_least_zero(system: System, claim: Expr) -> bool:
     down, so -k * (a // c) is at least -(k // c) * a where c divides k."""
     if system.known(ZERO <= claim) is True:
         return True
-    terms = linear_in_sizes(claim)
-    for monomial, k in list(terms.items()):
-        if k < 0 and len(monomial) == 1 and monomial[0].op == "floordiv":
-            numerator, divisor = monomial[0].args
+    terms = _products(claim)
+    for atoms, k in list(terms.items()):
+        if k < 0 and len(atoms) == 1 and atoms[0].op == "floordiv":
+            numerator, divisor = atoms[0].args
             if divisor.is_const and divisor.value > 0 and k % divisor.value == 0:
-                del terms[monomial]
-                for below, factor in linear_in_sizes(numerator).items():
+                del terms[atoms]
+                for below, factor in _products(numerator).items():
                     terms[below] = terms.get(below, 0) + factor * (k // divisor.value)
-    constant = terms.pop((), 0)
-    rest = all_terms(terms)
-    if all(k >= 0 for k in rest.values()):
-        least = constant
-        for monomial, k in rest.items():
-            low = 1
-            for atom in monomial:
-                low *= max(system.bounds(atom).low or 0, 0)
-            least += k * low
-        return least >= 0 and all(atom.op == "size" or (system.bounds(atom).low or -1) >= 0 for m in rest for atom in m)
-    return False
+    least = 0
+    for atoms, k in terms.items():
+        lows = [system.bounds(atom).low for atom in atoms]
+        if k < 0 and atoms or any(low is None or low < 0 for low in lows):
+            return False
+        least += k * prod(lows)
+    return least >= 0
 
 
-def all_terms(terms: dict[tuple[Expr, ...], int]) -> dict[tuple[Expr, ...], int]:
-    return {monomial: k for monomial, k in terms.items() if k != 0}
-
-
-def linear_in_sizes(root: Expr) -> dict[tuple[Expr, ...], int]:
-    """`root` multiplied out: for each product of atoms its integer factor."""
+def _products(root: Expr) -> dict[tuple[Expr, ...], int]:
+    """An expression over sizes multiplied out: for each product of atoms its integer factor."""
     if root.is_const:
         return {(): int(root.value)}
-    if root.op in ("add", "sub"):
-        result = linear_in_sizes(root.args[0]).copy()
-        sign = 1 if root.op == "add" else -1
-        for monomial, k in linear_in_sizes(root.args[1]).items():
-            result[monomial] = result.get(monomial, 0) + sign * k
-        return result
+    if root.op not in ("add", "sub", "mul"):
+        return {(root,): 1}
+    left, right = map(_products, root.args)
+    result: dict[tuple[Expr, ...], int] = {}
     if root.op == "mul":
-        result = {}
-        for a, j in linear_in_sizes(root.args[0]).items():
-            for b, k in linear_in_sizes(root.args[1]).items():
+        for a, j in left.items():
+            for b, k in right.items():
                 both = tuple(sorted((*a, *b), key=lambda atom: atom.digest))
                 result[both] = result.get(both, 0) + j * k
-        return result
-    return {(root,): 1}
+    else:
+        sign = 1 if root.op == "add" else -1
+        for atoms, k in (*left.items(), *((b, sign * k) for b, k in right.items())):
+            result[atoms] = result.get(atoms, 0) + k
+    return {atoms: k for atoms, k in result.items() if k != 0}
