@@ -296,7 +296,25 @@ def _meshgrid(e: Emit, xs: Sequence[Value], *, indexing: str = "ij") -> list[Val
 # ---- read at indices --------------------------------------------------------------------------------------------------------
 
 
+def _beyond(ids: Value) -> Expr | None:
+    """A size that every one of these indices is below, where they are positions counted from 0; else None."""
+    while ids.producer is not None and ids.producer.op.name in ("reshape", "expand", "permute", "cast"):
+        ids = ids.producer.inputs[0]
+    if ids.producer is None:
+        return None
+    if ids.producer.op.name == "arange" and ids.producer.attributes["start"] is ZERO:
+        return ids.producer.attributes["stop"]
+    if ids.producer.op.name == "add":
+        a, b = ids.producer.inputs
+        offset = b.producer.attributes["value"] if b.producer is not None and b.producer.op.name == "full" else None
+        if isinstance(offset, int) and offset >= 0 and (stop := _beyond(a)) is not None:
+            return stop + offset
+    return None
+
+
 def _embedding(e: Emit, table: Value, ids: Value, *training: Any) -> Value:
+    if (stop := _beyond(ids)) is not None:
+        e.require(stop <= table.shape[0], f"positions below {stop!r} in a table of {table.shape[0]!r} rows")
     return e.apply(ops.embedding, table, ids)
 
 

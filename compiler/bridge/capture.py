@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import logging
 import sys
 import traceback
 import warnings
@@ -108,7 +109,7 @@ def _sizes(inputs: Mapping[str, torch.Tensor]) -> str:
 def user_code(what: str) -> Iterator[None]:
     """Runs the user's code: torch's warnings are silenced, exceptions become a CaptureError."""
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _quiet_logs():
             warnings.simplefilter("ignore")
             yield
     except CompilerError:
@@ -116,6 +117,18 @@ def user_code(what: str) -> Iterator[None]:
     except Exception as error:  # the user's code and PyTorch may raise anything
         place = user_line(traceback.extract_tb(error.__traceback__))
         raise CaptureError(f"{what} failed: {_first_lines(error)}", stage="capture", source_line=place) from error
+
+
+@contextlib.contextmanager
+def _quiet_logs() -> Iterator[None]:
+    """PyTorch logs each shape that a program refuses as an error; here a refusal is an answer."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _first_lines(error: Exception) -> str:

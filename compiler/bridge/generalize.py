@@ -27,6 +27,7 @@ from dlcb.compiler.shapes.system import Provenance, System
 from dlcb.compiler.source import InputDeclaration, ModelSource
 
 UNNAMED = ("", "?", "*", "_")  # spellings of a dim without a name
+_SCANNED = 600  # sizes at which a branch is tried out
 PROVEN = "proven"
 AS_FAR_AS_SHOWN = "as far as the graph shows"
 
@@ -111,7 +112,7 @@ def _declare(
             symbol=symbol,
             low=source.dims.get(name, (0, None))[0],
             high=source.dims.get(name, (0, None))[1],
-            declared=not name.startswith("s") or name in {size for d in inputs for size in d.shape or ()},
+            declared=any(name in (declared.shape or ()) for declared in inputs),
             places=tuple(places[name]),
             leading=all(axis == 0 and len(dims[input_name]) > 1 for input_name, axis in places[name]),
         )
@@ -132,19 +133,39 @@ class _Search:
         self.dims, self.free = _declare(source, source.inputs, System())
         self.prober = Prober(module, source.inputs, self.dims, self.free)
         self.limits: dict[str, Limit] = {}
-        self.kept: list[Branch] = []
+        self.kept: list[Branch] = []  # branches that the graph is valid within
+        self.refused: list[Branch] = []  # those of them beyond which the program itself fails
 
     def run(self) -> Captured:
         first = self.prober.first()
         branches = collect(self.module, self.prober.tensors(first), self.dims, self.options.guard_seconds)
-        self.kept = list(branches.found)
-        others = self.prober.others(first, max(self.options.probes - 1, 0), self._allowed)
-        if self.free and not others:
-            self._limit_unmoved(first)
+        self._take(branches, first)
+        others = self._others(first)
+        if not others:
+            self._hold_unmoved(first)
+            others = self._others(first)
         lowered, system, others = self._agree(first, others)
         lowered, system, examples = self._cross_branches(lowered, system, [first, *others], branches)
         certainty = PROVEN if not branches.missing else f"branches not proven: {branches.missing}"
+        if not others and len(self.limits) < len(self.free):
+            certainty = AS_FAR_AS_SHOWN
         return self._captured(lowered, system, examples, certainty)
+
+    def _take(self, branches: Branches, first: Bindings) -> None:
+        """The branches of the traced path bound what it is valid for; one that only a single size passes holds that dim."""
+        for branch in branches.found:
+            names = [symbol.value for symbol in branch.condition.free]
+            alone = len(names) == 1 and not any(
+                evaluate(branch.condition, {names[0]: size}) for size in range(1, _SCANNED) if size != first[names[0]]
+            )
+            if alone:
+                why = Provenance("a branch", branch.source, f"{branch.condition!r}")
+                self._hold(names[0], first[names[0]], why, refused=False)
+            else:
+                self.kept.append(branch)
+
+    def _others(self, first: Bindings) -> list[dict[str, int]]:
+        return self.prober.others(first, max(self.options.probes - 1, 0), self._allowed)
 
     def _allowed(self, sizes: Bindings) -> bool:
         held = all(sizes[limit.dim] == limit.size for limit in self.limits.values())
@@ -167,12 +188,14 @@ class _Search:
     def _agree(self, first: Bindings, others: list[dict[str, int]]) -> tuple[Lowered, System, list[dict[str, int]]]:
         """The graph of all traces; dims whose change makes them disagree are held at the first trace's size."""
         for _ in range(len(self.free) + 1):
+            if not others and len(self.limits) < len(self.free):
+                self._hold_unmoved(first)
             try:
                 lowered, system = self._lower([first, *others], self.kept)
                 return self._confirmed(first, others, lowered, system)
             except (Disagreement, ShapeError) as error:
-                self._limit_culprits(first, error)
-                others = self.prober.others(first, max(self.options.probes - 1, 0), self._allowed)
+                self._hold_culprits(first, error)
+                others = self._others(first)
         raise CaptureError("the traces at different sizes are not one program", stage="generalize")
 
     def _confirmed(
@@ -188,11 +211,11 @@ class _Search:
 
     # ---- limits -------------------------------------------------------------------------------------------------------
 
-    def _limit_unmoved(self, first: Bindings) -> None:
+    def _hold_unmoved(self, first: Bindings) -> None:
         """No second trace was possible: every dim that accepts no other size is held."""
         for dim in self.free:
-            if self.prober.varied(first, dim.name, self._allowed) is None:
-                self._hold(dim, first[dim.name], self._refusal(first, dim), refused=True)
+            if dim.name not in self.limits and self.prober.varied(first, dim.name, self._allowed) is None:
+                self._hold(dim.name, first[dim.name], self._refusal(first, dim), refused=True)
 
     def _refusal(self, first: Bindings, dim: FreeDim) -> Provenance:
         """What the program said when this dim alone was changed."""
@@ -203,7 +226,7 @@ class _Search:
                 return Provenance("the program", outcome.source_line, f"refuses {dim.name} = {sizes[dim.name]}: {outcome.message}")
         return Provenance("the program", "", f"accepts no other size of '{dim.name}' that was tried")
 
-    def _limit_culprits(self, first: Bindings, error: CompilerError) -> None:
+    def _hold_culprits(self, first: Bindings, error: CompilerError) -> None:
         """Holds each dim that, changed alone, makes the traces disagree; all of them where none does so alone."""
         why = Provenance(error.node or "the graph", error.source_line, error.message)
         moving = [dim for dim in self.free if dim.name not in self.limits]
@@ -211,7 +234,7 @@ class _Search:
         if not culprits:
             raise error
         for dim in culprits:
-            self._hold(dim, first[dim.name], why, refused=False)
+            self._hold(dim.name, first[dim.name], why, refused=False)
 
     def _disagrees(self, first: Bindings, dim: FreeDim) -> bool:
         varied = self.prober.varied(first, dim.name, self._allowed)
@@ -223,14 +246,16 @@ class _Search:
             return True
         return False
 
-    def _hold(self, dim: FreeDim, size: int, why: Provenance, refused: bool) -> None:
+    def _hold(self, name: str, size: int, why: Provenance, refused: bool) -> None:
+        dim = next(dim for dim in self.free if dim.name == name)
         if refused and dim.declared:
             places = ", ".join(f"axis {axis} of '{name}'" for name, axis in dim.places)
             raise ShapeError(
                 f"'{dim.name}' ({places}) is declared free, and the program takes {size} only: {why.detail}",
                 stage="generalize", node=why.operator, source_line=why.source,
             )  # fmt: skip
-        self.limits[dim.name] = Limit(dim.name, size, why, refused)
+        self.limits[name] = Limit(name, size, why, refused)
+        self.prober.fixed[name] = size
 
     # ---- branches -----------------------------------------------------------------------------------------------------
 
@@ -246,6 +271,9 @@ class _Search:
             if sizes is None or sizes in examples:
                 continue
             without = [other for other in self.kept if other is not branch]
+            if branch is not None and not self._accepts(sizes):
+                self.refused.append(branch)
+                continue
             try:
                 lowered, system = self._lower([*examples, sizes], without)
                 examples, self.kept = [*examples, sizes], without
@@ -254,6 +282,13 @@ class _Search:
                     self._exclude(examples[0], sizes, error)
                     lowered, system = self._lower(examples, self.kept)
         return lowered, system, tuple(examples)
+
+    def _accepts(self, sizes: Bindings) -> bool:
+        try:
+            self.prober.trace(sizes)
+        except CaptureError:
+            return False
+        return True
 
     def _exclude(self, first: Bindings, sizes: Bindings, error: CompilerError) -> None:
         """A dim of 1 gives another graph: it belongs to another tier."""
@@ -280,7 +315,7 @@ class _Search:
 
     def _captured(self, lowered: Lowered, system: System, examples: Sequence[Bindings], certainty: str) -> Captured:
         program = self.prober.trace(examples[0])
-        verdicts = judge(system, self.dims, self.free, certainty, self._limited(system))
+        verdicts = judge(system, self.dims, self.free, certainty, self._limited())
         names = result_names(program, self.source.outputs)
         return Captured(
             graph=lowered.graph,
@@ -293,9 +328,10 @@ class _Search:
             seconds=0.0,
         )
 
-    def _limited(self, system: System) -> Callable[[str], bool]:
+    def _limited(self) -> Callable[[str], bool]:
         """Whether sizes beyond the verdict's range may be right for the program, only not for this graph."""
-        branched = {symbol.value for branch in self.kept for symbol in branch.condition.free}
+        turning = [branch for branch in self.kept if branch not in self.refused]
+        branched = {symbol.value for branch in turning for symbol in branch.condition.free}
         held = {name for name, limit in self.limits.items() if not limit.refused}
         return lambda name: name in branched or name in held
 

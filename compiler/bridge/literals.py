@@ -4,13 +4,14 @@ graph: the operands' first, then any other, then simple arithmetic of them. What
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import ceildiv, evaluate, product
+from dlcb.compiler.expr.node import evaluate, product
 
 Values = tuple[int, ...]
-_DIVISORS = (2, 3, 4, 7, 8, 14, 16, 32)
+_LARGEST_DIVISOR = 129
 
 
 class Sizes:
@@ -99,13 +100,26 @@ def _of_two(pool: Sequence[Expr]) -> Iterator[Expr]:
 
 
 def _scaled(sizes: Sizes, pool: Sequence[Expr], values: Values) -> Iterator[Expr]:
-    """Rounded quotients, and a scale with an offset."""
+    """Rounded quotients, multiples and remainders by a constant, and a scale with an offset."""
+    for divisor in range(2, _LARGEST_DIVISOR):
+        for size in pool:
+            own = sizes.observed(size)
+            for form in _ROUNDINGS if own is not None else ():
+                if all(form(n, divisor) == value for n, value in zip(own, values, strict=True)):
+                    yield form(size, divisor)
     for size in pool:
-        for divisor in _DIVISORS:
-            yield size // divisor
-            yield ceildiv(size, divisor)
-            yield ceildiv(size, divisor) * divisor
         own = sizes.observed(size)
         if own is not None and len(own) > 1 and own[1] != own[0] and (values[1] - values[0]) % (own[1] - own[0]) == 0:
             slope = (values[1] - values[0]) // (own[1] - own[0])
             yield size * slope + (values[0] - slope * own[0])
+
+
+# the same on integers and on expressions
+_ROUNDINGS: tuple[Callable[[Any, int], Any], ...] = (
+    lambda n, d: n // d,
+    lambda n, d: (n + (d - 1)) // d,
+    lambda n, d: n // d * d,
+    lambda n, d: (n + (d - 1)) // d * d,
+    lambda n, d: n % d,
+    lambda n, d: (0 - n) % d,
+)

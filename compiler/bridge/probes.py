@@ -53,6 +53,7 @@ class Prober:
     programs: dict[tuple[tuple[str, int], ...], ExportedProgram | CaptureError] = field(default_factory=dict)
     units: list[int] = field(default_factory=list)  # numbers that error messages named
     rung: int = 0
+    fixed: dict[str, int] = field(default_factory=dict)  # dims that are held at one size
 
     def trace(self, sizes: Bindings) -> ExportedProgram:
         """The program at these sizes, traced once. Raises CaptureError where the forward fails."""
@@ -90,7 +91,7 @@ class Prober:
     def others(self, first: Bindings, count: int, allowed: Callable[[Bindings], bool]) -> list[dict[str, int]]:
         """Up to `count` more sizes that the program accepts and `allowed` admits, each dim different from those before."""
         chosen: list[dict[str, int]] = []
-        if not self.free:
+        if all(dim.name in self.fixed for dim in self.free):
             return chosen
         refused = 0
         for attempt in range(1, 400):
@@ -147,6 +148,9 @@ class Prober:
         draw = random.Random(1000 * rung + attempt)
         sizes: dict[str, int] = {}
         for dim in self.free:
+            if dim.name in self.fixed:
+                sizes[dim.name] = self.fixed[dim.name]
+                continue
             for _ in range(40):
                 size = self._size(dim, rung, draw)
                 fresh = size not in sizes.values() and all(size != other[dim.name] for other in taken)

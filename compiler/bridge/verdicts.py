@@ -58,14 +58,16 @@ def judge(
     found: dict[str, tuple] = {}
     for name, dim in by_name.items():
         verdict = solution.verdicts[name]
-        if verdict.kind == "literal" and dim.declared and not limited(name):
-            _refuse(dim, verdict.value.value, verdict.reason)
         if verdict.kind == "literal":
-            value = verdict.value.value
-            found[name] = (value, value, value, 1, _words(verdict.reason), verdict.reason.source)
+            size = verdict.value.value
+            if dim.declared and not limited(name):
+                _refuse(dim, f"{size} only", verdict.reason)
+            found[name] = (size, size, size, 1, _words(verdict.reason), verdict.reason.source)
             continue
-        own = dim.symbol if verdict.kind == "residual" else verdict.value
-        found[name] = (name, *_range(dim.symbol, solution.guards, own, dict(solution.substitution)), )
+        finite = next((guard for guard in solution.guards if _is_product(guard.condition, dim.symbol)), None)
+        if finite is not None and dim.declared:
+            _refuse(dim, f"{finite.condition!r} only", finite.why)
+        found[name] = (name, *_range(dim.symbol, solution.guards, system.divisor(dim.symbol)))
     result = []
     for input_name, sizes in dims.items():
         for axis, size in enumerate(sizes):
@@ -78,34 +80,46 @@ def judge(
     return tuple(result)
 
 
-def _refuse(dim: FreeDim, size: int, why: Provenance) -> None:
+def _refuse(dim: FreeDim, allowed: str, why: Provenance) -> None:
     places = ", ".join(f"axis {axis} of '{name}'" for name, axis in dim.places)
     raise ShapeError(
-        f"'{dim.name}' ({places}) is declared free, and the program pins it to {size}: {why.operator}, {why.detail}",
+        f"'{dim.name}' ({places}) is declared free, and the program takes {allowed}: {why.operator}, {why.detail}",
         stage="generalize", node=why.operator, source_line=why.source,
     )  # fmt: skip
 
 
-def _range(
-    symbol: Expr, guards: Sequence[Guard], own: Expr, substitution: Mapping[Expr, Expr]
-) -> tuple[int, int | None, int, str, str]:
-    """(low, high, multiple, reason, source) from the guards that mention this size alone."""
+def _is_product(condition: Expr, symbol: Expr) -> bool:
+    """Whether the condition says that a product with `symbol` in it is a constant: then finitely many sizes pass."""
+    if condition.op != "eq" or not condition.args[1].is_const or symbol not in condition.free:
+        return False
+    stack = [condition.args[0]]
+    while stack:
+        part = stack.pop()
+        if part.op == "mul":
+            stack.extend(part.args)
+        elif part.op not in ("size", "const"):
+            return False
+    return bool(condition.args[1].value)
+
+
+def _range(symbol: Expr, guards: Sequence[Guard], multiple: int) -> tuple[int, int | None, int, str, str]:
+    """(low, high, multiple, reason, source) from the guards that mention this size."""
     alone = [guard for guard in guards if guard.condition.free == {symbol}]
+    shared = [guard for guard in guards if symbol in guard.condition.free and len(guard.condition.free) > 1]
 
     def breaks(size: int) -> Guard | None:
         return next((guard for guard in alone if not _holds(guard, symbol.value, size)), None)
 
     low = next((size for size in range(_SCANNED) if breaks(size) is None), 0)
-    following = [size for size in range(low + 1, low + _SCANNED) if breaks(size) is None]
-    multiple = following[0] - low if following and low % (following[0] - low) == 0 else 1
-    high: int | None = None
-    if (top := _top(low, multiple, breaks)) is not None:
-        high = top
-    ends = [guard for guard in (breaks(low - 1) if low else None, breaks(high + multiple) if high is not None else None) if guard]
-    ends += [guard for guard in [breaks(low + 1)] if guard is not None and multiple > 1]
-    ends = list(dict.fromkeys(ends))
-    reason = "; ".join(_words(guard.why, guard.condition) for guard in ends) or "nothing in the graph depends on it"
-    return low, high, multiple, reason, next((guard.why.source for guard in ends if guard.why.source), "")
+    step = max(multiple, 1)
+    high = _top(low, step, breaks)
+    edges = [*([low - 1] if low else []), *([low + 1] if step > 1 else []), *([high + step] if high is not None else [])]
+    why = list(dict.fromkeys(guard for size in edges if (guard := breaks(size)) is not None))
+    why += [guard for guard in alone if guard not in why] if not why else []
+    reasons = [_words(guard.why, guard.condition) for guard in why]
+    reasons += [f"together with others, {guard.condition!r}: {_words(guard.why)}" for guard in shared[:2]]
+    source = next((guard.why.source for guard in [*why, *shared] if guard.why.source), "")
+    return low, high, step, "; ".join(reasons) or "nothing in the graph depends on it", source
 
 
 def _top(low: int, multiple: int, breaks: Callable[[int], Guard | None]) -> int | None:
