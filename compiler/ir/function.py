@@ -75,10 +75,10 @@ class Pattern:
         missing = len(self.items) - len(lists) - value.rank
         if missing > 0 or (missing and not lists):
             raise ShapeError(f"{self!r} does not fit the rank of {value!r}: {value.type!r}")
-        items, parts = list(self.items), [(extent,) for extent in value.shape]
+        parts: list[Shape] = [(extent,) for extent in value.shape]
         for k in lists:
             parts[k : k - missing] = [value.shape[k : k - missing]]
-        for item, part in zip(items, parts, strict=True):
+        for item, part in zip(self.items, parts, strict=True):
             self._bind_item(item, part, sizes, infer)
 
     def _bind_item(self, item: str, part: Shape, sizes: Sizes, infer: Inference) -> None:

@@ -128,7 +128,7 @@ class GraphBuilder:
         if key in self._made:
             return self._made[key]
         types = [value.type for value in inputs]
-        shapes = op.shape(self.infer(op, inputs), *types, **attributes)
+        shapes: Any = op.shape(self.infer(op, inputs), *types, **attributes)
         dtypes = op.dtype(*types, **attributes)
         if not isinstance(dtypes, tuple):
             shapes, dtypes = (shapes,), (dtypes,)

@@ -106,8 +106,8 @@ class Op:
 
     name: str
     kind: str
-    shape: Callable[..., Shape]
-    dtype: Callable[..., DType]
+    shape: Callable[..., Shape | tuple[Shape, ...]]
+    dtype: Callable[..., DType | tuple[DType, ...]]
     at: Callable[..., Expr] | None = None
     over: Callable[..., Shape] | None = None
     fold: str | None = None

@@ -83,7 +83,7 @@ class _Reader:
         for number, line in lines:
             try:
                 if match := _FUNCTION.match(line):
-                    self._function(*match.groups(), lines)
+                    self._function(match[1], match[2], lines)
                 elif line.startswith("return "):
                     return [self.values[name] for name in split(line.removeprefix("return "))]
                 else:

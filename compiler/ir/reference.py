@@ -23,6 +23,7 @@ from dlcb.compiler.ir.op import Type
 
 Array = np.ndarray
 Opaque = Callable[[Node, Sequence[Array]], Sequence[Array]]
+Rule = Callable[..., Any]
 
 
 def evaluate(
@@ -54,9 +55,9 @@ def _run(
     for node in nodes:
         arrays = [values[value] for value in node.inputs]
         if node.op.at is not None:
-            results: Sequence[Array] = [_elements(node, arrays, sizes)]
+            results: Sequence[Array] = [_elements(node, node.op.at, arrays, sizes)]
         elif node.op.expand is not None:
-            results = [_expansion(node, arrays, sizes, opaque)]
+            results = [_expansion(node, node.op.expand, arrays, sizes, opaque)]
         elif opaque is not None:
             results = [
                 _array(array, r.dtype) for array, r in zip(opaque(node, arrays), node.results, strict=True)
@@ -70,10 +71,12 @@ def _run(
             values[value] = array
 
 
-def _expansion(node: Node, arrays: Sequence[Array], sizes: dict[str, int], opaque: Opaque | None) -> Array:
+def _expansion(
+    node: Node, rule: Rule, arrays: Sequence[Array], sizes: dict[str, int], opaque: Opaque | None
+) -> Array:
     build = GraphBuilder(node.op.name)  # its own system: evaluating must not add to what is known
     stand_ins = {value: build.input(value.name, value.shape, value.dtype) for value in node.inputs}
-    result = node.op.expand(build, *(stand_ins[value] for value in node.inputs), **node.attributes)
+    result = rule(build, *(stand_ins[value] for value in node.inputs), **node.attributes)
     values = {stand_ins[value]: array for value, array in zip(node.inputs, arrays, strict=True)}
     _run(build.build(result).nodes, values, dict(sizes), opaque)
     return values[result]
@@ -137,7 +140,7 @@ class _Operand:
 _READ = "read"  # the label of a coordinate's own range check, which only a wrong rule can break
 
 
-def _elements(node: Node, arrays: Sequence[Array], sizes: Mapping[str, int]) -> Array:
+def _elements(node: Node, rule: Rule, arrays: Sequence[Array], sizes: Mapping[str, int]) -> Array:
     op, attributes = node.op, node.attributes
     operands = [_Operand(value) for value in node.inputs]
     buffers = {value.name: array for value, array in zip(node.inputs, arrays, strict=True)}
@@ -149,11 +152,8 @@ def _elements(node: Node, arrays: Sequence[Array], sizes: Mapping[str, int]) -> 
     i, r = indices[:rank], indices[rank:]
 
     grid = tuple(expr.evaluate(extent, sizes) for extent in extents)
-    if op.fold is None:
-        result = _over_grid(op.at(i, r, *operands, **attributes), grid, sizes, buffers)
-        return _array(result, node.result.dtype)
-    body = _over_grid(op.at(i, r, *operands, **attributes), grid, sizes, buffers)
-    folded = _fold(op.fold, body, rank)
+    body = _over_grid(rule(i, r, *operands, **attributes), grid, sizes, buffers)
+    folded = body if op.fold is None else _fold(op.fold, body, rank)
     if op.finish is not None:
         total = expr.load("folded", _position(i, node.result.shape), node.result.dtype)
         finished = op.finish(i, total, *operands, **attributes)

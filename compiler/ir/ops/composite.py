@@ -62,7 +62,9 @@ def _layer_norm_shape(
     infer: Inference, x: Type, weight: Type | None = None, bias: Type | None = None, *, dims: int, eps: float
 ) -> Shape:
     for name, parameter in (("weight", weight), ("bias", bias)):
-        for k in range(dims if parameter is not None else 0):
+        if parameter is None:
+            continue
+        for k in range(dims):
             infer.equal(x.shape[k - dims], parameter.shape[k], f"the {name}'s axis {k}")
     return x.shape
 

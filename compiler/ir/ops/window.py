@@ -261,7 +261,7 @@ def _bilinear(
 ) -> Expr:
     # the weighted sum over the 2 ** rank neighbours of the source place
     rank, dtype = len(output), _place_type(x.dtype)
-    neighbours = [((), const(1.0, dtype))]
+    neighbours: list[tuple[tuple[Expr, ...], Expr]] = [((), const(1.0, dtype))]
     for k in range(rank):
         extent, place = x.shape[k - rank], node.cast(i[k - rank], dtype)
         if align_corners:
