@@ -12,10 +12,11 @@ from dlcb.compiler.expr.node import ONE, index
 from dlcb.compiler.kgen.coords import Element
 from dlcb.compiler.kgen.cstyle import ATOM, Spelled, inside, tables
 from dlcb.compiler.kgen.lower import Lowering, Scope, identifier, identity, joined
-from dlcb.compiler.kgen.schedule import is_serial
+from dlcb.compiler.kgen.schedule import extent, is_serial
 
 _BLOCK_START = index("begin", ONE)  # stands for the block of lanes, in which accumulators live
 _BLOCK = {"flat": 4096, "column": 256}  # lanes that one thread takes at a time
+_ROW_PART, _COLUMN_PART = 1024, 128  # elements that are summed in float32 before they join a sum in double
 _WORTH_A_THREAD = 32768  # elements; below, starting threads costs more than they save
 _CLAUSES = {"sum": "+", "prod": "*", "max": "greatest", "min": "least", "any": "|", "all": "&"}
 
@@ -43,7 +44,7 @@ class Cpp(Lowering):
             self._store(each, scopes[-1])
             self._close(self.nest.inner, scopes, row, self._simd(scopes[-1]))
         self._store(once, row)
-        self.root.add([*self._threads(len(self.nest.rows)), *map(self._loop, self.nest.rows)], row)
+        self._outermost(list(map(self._loop, self.nest.rows)), row)
 
     def _lanes(self) -> None:
         lane = self.nest.lane
@@ -59,10 +60,7 @@ class Cpp(Lowering):
             size, length = self._extent(lane), _BLOCK[self.nest.kind]
             block.lines.insert(0, f"const int64_t end = begin + {length} < {size} ? begin + {length} : {size};")
             loops.append(f"for (int64_t begin = 0; begin < {size}; begin += {length})")
-        if loops:
-            self.root.add([*self._threads(len(loops)), *loops], block)
-        else:
-            self.root.lines.extend(block.lines)
+        self._outermost(loops, block)
 
     @property
     def _blocked(self) -> bool:
@@ -70,26 +68,48 @@ class Cpp(Lowering):
         size = self.nest.lane.args[0]
         return not size.is_const or size.value > _BLOCK[self.nest.kind]
 
-    def _threads(self, loops: int) -> list[str]:
-        if loops == 0:
-            return []
+    def _outermost(self, loops: Sequence[str], scope: Scope) -> None:
+        """Write the loops that threads share."""
+        if not loops:
+            self.root.lines.extend(scope.lines)
+            return
         work = self.nest.work()
         self.root.lines.append(f"if ({self._size(work)} < {_WORTH_A_THREAD}) threads = 1;")
-        collapse = f" collapse({loops})" if loops > 1 else ""
-        return [f"#pragma omp parallel for{collapse} schedule(static) num_threads(threads) if (threads > 1)"]
+        collapse = f" collapse({len(loops)})" if len(loops) > 1 else ""
+        pragma = f"#pragma omp parallel for{collapse} schedule(static) num_threads(threads) if (threads > 1)"
+        self.root.add([pragma, *loops], scope)
 
-    def _nested(self, loops: Sequence[Expr], outer: Scope) -> list[Scope]:
+    def _nested(self, loops: Sequence[Expr], outer: Scope, part: int = 0) -> list[Scope]:
+        """A scope for each loop; with `part` the innermost one has a scope of its own around it."""
         scopes: list[Scope] = []
         for loop in loops:
+            if part and loop is loops[-1]:
+                outer = Scope(outer, frozenset())
             outer = Scope(outer, frozenset((loop,)))
             scopes.append(outer)
         return scopes
 
-    def _close(self, loops: Sequence[Expr], scopes: Sequence[Scope], home: Scope, innermost: Sequence[str]) -> None:
+    def _close(
+        self,
+        loops: Sequence[Expr],
+        scopes: Sequence[Scope],
+        home: Scope,
+        innermost: Sequence[str],
+        part: int = 0,
+        after: Sequence[str] = (),
+    ) -> None:
+        """Write the loops, innermost first; `after` are the lines that end a part."""
         for number in reversed(range(len(loops))):
-            pragmas = innermost if number == len(loops) - 1 else ()
+            last = number == len(loops) - 1
             parent = scopes[number - 1] if number else home
-            parent.add([*pragmas, self._loop(loops[number])], scopes[number])
+            if not (part and last):
+                parent.add([*(innermost if last else ()), self._loop(loops[number])], scopes[number])
+                continue
+            name, size, around = identifier(loops[number].value), self._extent(loops[number]), scopes[number].parent
+            around.lines.insert(0, f"const int64_t stop = start + {part} < {size} ? start + {part} : {size};")
+            around.add([*innermost, f"for (int64_t {name} = start; {name} < stop; ++{name})"], scopes[number])
+            around.lines.extend(after)
+            parent.add([f"for (int64_t start = 0; start < {size}; start += {part})"], around)
 
     def _loop(self, loop: Expr) -> str:
         name = identifier(loop.value)
@@ -127,33 +147,57 @@ class Cpp(Lowering):
 
     def _fold_scalars(self, folds: Sequence[Expr], accumulators: Sequence[str], home: Scope) -> None:
         loops = folds[0].args[1:]
-        scopes = self._nested(loops, home)
+        part = self._part(folds, _ROW_PART)
+        scopes = self._nested(loops, home, part)
         bodies = self.compute([fold.args[0] for fold in folds], scopes[-1])
         clauses = ""
         for fold, accumulator, body in zip(folds, accumulators, bodies, strict=True):
-            home.lines.append(f"{self.type_name(fold.dtype)} {accumulator} = {identity(fold)[0]};")
-            scopes[-1].lines.append(joined(fold, accumulator, body, self.table, self.target))
-            clauses += f" reduction({_CLAUSES[fold.value]}:{accumulator})"
+            kind, start, running = self.type_name(fold.dtype), identity(fold)[0], accumulator
             home.names[fold] = accumulator, ATOM
+            if part and _summed(fold):
+                running = f"part_of_{accumulator}"
+                home.lines.append(f"double {accumulator} = 0.0;")
+                scopes[-1].parent.lines.append(f"float {running} = 0.0f;")
+                home.names[fold] = f"(float){accumulator}", 14
+            else:
+                home.lines.append(f"{kind} {accumulator} = {start};")
+            scopes[-1].lines.append(joined(fold, running, body, self.table, self.target))
+            clauses += f" reduction({_CLAUSES[fold.value]}:{running})"
         vector = [] if is_serial(folds[0]) and len(loops) > 1 else self._simd(scopes[-1], clauses)
-        self._close(loops, scopes, home, vector)
+        after = [f"{a} += part_of_{a};" for fold, a in zip(folds, accumulators, strict=True) if _summed(fold)]
+        self._close(loops, scopes, home, vector, part, after)
         if loops == self.nest.inner:
             self.loop_written()
 
     def _fold_lanes(self, folds: Sequence[Expr], accumulators: Sequence[str], home: Scope) -> None:
         loops = folds[0].args[1:]
-        scopes = self._nested(loops, home)
+        part = self._part(folds, _COLUMN_PART)
+        scopes = self._nested(loops, home, part)
         lanes = Scope(scopes[-1], frozenset((self.nest.lane,)))
         bodies = self.compute([fold.args[0] for fold in folds], lanes)
         name = identifier(self.nest.lane.value)
         length, here = (_BLOCK["column"], f"[{name} - begin]") if self._blocked else (self._extent(self.nest.lane), f"[{name}]")
+        after: list[str] = []
         for fold, accumulator, body in zip(folds, accumulators, bodies, strict=True):
-            home.lines.append(f"{self.type_name(fold.dtype)} {accumulator}[{length}];")
-            home.lines.append(f"for (int64_t lane = 0; lane < {length}; ++lane) {accumulator}[lane] = {identity(fold)[0]};")
-            lanes.lines.append(joined(fold, accumulator + here, body, self.table, self.target))
+            kind, start, running = self.type_name(fold.dtype), identity(fold)[0], accumulator
             home.names[fold] = accumulator + here, ATOM
+            if part and _summed(fold):
+                running = f"part_of_{accumulator}"
+                scopes[-1].parent.lines += _filled("float", running, length, "0.0f")
+                after.append(f"for (int64_t lane = 0; lane < {length}; ++lane) {accumulator}[lane] += {running}[lane];")
+                home.names[fold] = f"(float){accumulator}{here}", 14
+                kind, start = "double", "0.0"
+            home.lines += _filled(kind, accumulator, length, start)
+            lanes.lines.append(joined(fold, running + here, body, self.table, self.target))
         scopes[-1].add([*self._simd(lanes), self._lane_loop()], lanes)
-        self._close(loops, scopes, home, [])
+        self._close(loops, scopes, home, [], part, after)
+
+    @staticmethod
+    def _part(folds: Sequence[Expr], length: int) -> int:
+        """Long sums are taken in parts of this many elements, added up in double, so that their error does not grow; 0: short."""
+        count = extent(folds[0])
+        long = not count.is_const or count.value > length
+        return length if long and any(map(_summed, folds)) else 0
 
     def _per_lane(self, node: Expr) -> bool:
         return node.op == "reduce" and self.nest.lane is not None and self.nest.lane in node.free
@@ -180,6 +224,14 @@ class Cpp(Lowering):
 
     def convert(self, text: Spelled, old: DType, new: DType) -> Spelled:
         return convert(text, old, new, self.type_name)
+
+
+def _summed(fold: Expr) -> bool:
+    return fold.value == "sum" and fold.dtype is FLOAT32
+
+
+def _filled(kind: str, name: str, length: int | str, start: str) -> list[str]:
+    return [f"{kind} {name}[{length}];", f"for (int64_t lane = 0; lane < {length}; ++lane) {name}[lane] = {start};"]
 
 
 def convert(text: Spelled, old: DType, new: DType, type_name) -> Spelled:  # noqa: ANN001 - a function of a DType

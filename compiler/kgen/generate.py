@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import ONE, ZERO
-from dlcb.compiler.kgen import cpp, prelude
+from dlcb.compiler.kgen import cpp, cuda, prelude
 from dlcb.compiler.kgen.coords import Layouts, Scalars, infer
 from dlcb.compiler.kgen.kernel import BufferArgument, Kernel, KernelSet
 from dlcb.compiler.kgen.schedule import Nest, plan
@@ -24,7 +25,7 @@ def generate(
     nest = plan(scalars, group, system)
     if target.kind == "cpp":
         return KernelSet(group.name, (_cpp(group, scalars, nest, system),))
-    raise NotImplementedError
+    return KernelSet(group.name, tuple(_cuda(group, scalars, nest, system, *v) for v in cuda.variants(nest, system)))
 
 
 def _cpp(group: Group, scalars: Scalars, nest: Nest, system: System) -> Kernel:
@@ -39,6 +40,28 @@ def _cpp(group: Group, scalars: Scalars, nest: Nest, system: System) -> Kernel:
         alignment=1,
         grid=(ONE, ONE, ONE),
         block=(1, 1, 1),
+        shared_bytes=ZERO,
+        checks=tuple(lowering.checks),
+        domain=nest.domain,
+    )
+
+
+def _cuda(
+    group: Group, scalars: Scalars, nest: Nest, system: System, variant: cuda.Variant, guards: tuple[Expr, ...]
+) -> Kernel:
+    lowering = cuda.Cuda(nest, scalars.tensors, system, variant)
+    lines = lowering.run()
+    name = group.name + variant.suffix
+    widest = max(b.dtype.itemsize for b in buffers(scalars))
+    return Kernel(
+        name=name,
+        body=cuda.function(name, lowering, lines, nest.elements),
+        buffers=buffers(scalars),
+        parameters=tuple(lowering.parameters),
+        guards=guards,
+        alignment=min(16, variant.width * widest) if variant.width > 1 else 1,
+        grid=(cuda.grid(nest, variant, system), ONE, ONE),
+        block=(cuda.THREADS, 1, 1),
         shared_bytes=ZERO,
         checks=tuple(lowering.checks),
         domain=nest.domain,

@@ -21,7 +21,7 @@ from dlcb.compiler.kgen.affine import linear, over_sizes
 from dlcb.compiler.kgen.cstyle import ATOM, Call, Spelled, Spelling, constant, inside, spell
 from dlcb.compiler.kgen.kernel import IndexCheck, Parameter
 from dlcb.compiler.kgen.schedule import Nest, worth_keeping
-from dlcb.compiler.kgen.verify import lowest
+from dlcb.compiler.kgen.verify import highest, lowest
 from dlcb.compiler.shapes.system import System
 
 _LONGEST_LINE = 90
@@ -78,7 +78,7 @@ class Lowering(ABC):
         self._hosted = _hosted(nodes)
         self._users: dict[Expr, int] = {}
         for node in nodes:
-            for arg in set(node.args):
+            for arg in node.args:
                 self._users[arg] = self._users.get(arg, 0) + 1
         self._folds = [node for node in nodes if node.op == "reduce"]
         self._inner_folds = _reachable_folds(self._folds)
@@ -95,7 +95,7 @@ class Lowering(ABC):
 
     @abstractmethod
     def divide(self, numerator: Spelled, divisor: Expr, node: Expr) -> Spelled:
-        """The quotient of a numerator >= 0 by a size that is known at launch only."""
+        """The quotient `node`, of a numerator >= 0 by a size that is known at launch only."""
 
     @abstractmethod
     def convert(self, text: Spelled, old: DType, new: DType) -> Spelled:
@@ -113,9 +113,9 @@ class Lowering(ABC):
     def local_type(self, node: Expr) -> str:
         return self.type_name(node.dtype)
 
-    def element(self, node: Expr, offset: Spelled, scope: Scope) -> Spelled:
-        """The memory that a load reads."""
-        return f"{identifier(node.value)}[{offset[0]}]", ATOM
+    def operands(self, node: Expr, scope: Scope) -> tuple[Expr, ...]:
+        """What must be computed where `node` is: not the body of a reduction, which has a scope of its own."""
+        return _operands(node)
 
     # ---- computing expressions ---------------------------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class Lowering(ABC):
         local: dict[Expr, Spelled] = {}
         for node in self._missing(roots, scope, local):
             home = self._home(node, scope)
-            spelled = self._spell(node, [local[arg] for arg in _operands(node)], home)
+            spelled = self._spell(node, [local[arg] for arg in self.operands(node, scope)], home)
             inline = (
                 home is scope
                 and self._users.get(node, 0) <= 1
@@ -181,7 +181,7 @@ class Lowering(ABC):
                 done.add(node)
                 if enter(node):
                     stack.append((node, True))
-                    stack.extend((arg, False) for arg in reversed(_operands(node)))
+                    stack.extend((arg, False) for arg in reversed(self.operands(node, scope)))
 
     def _known(self, node: Expr, scope: Scope) -> Spelled | None:
         if node.op == "const":
@@ -200,11 +200,10 @@ class Lowering(ABC):
     def _spell(self, node: Expr, args: list[Spelled], home: Scope) -> Spelled:
         match node.op:
             case "load":
-                element = self.element(node, args[0], home)
+                element = f"{identifier(node.value)}[{args[0][0]}]"
                 if node.args[1] is TRUE:
-                    return element
-                zero = f"{self.type_name(node.dtype)}{{}}"
-                return f"{inside(args[1], 4)} ? {element[0]} : {zero}", 3
+                    return element, ATOM
+                return f"{inside(args[1], 4)} ? {element} : {self.type_name(node.dtype)}{{}}", 3
             case "check":
                 return args[0]
             case "cast":
@@ -213,13 +212,13 @@ class Lowering(ABC):
                 return self._floordiv(node, args)
         if isinstance(self.table[node.dtype.kind].get(node.op), Call) and node.op not in _COMPARISONS:
             wanted = node.args[0].dtype if node.dtype is BOOL else node.dtype
-            args = [self._operand(text, arg, wanted) for text, arg in zip(args, node.args, strict=True)]
+            args = [self.operand(text, arg, node, wanted) for text, arg in zip(args, node.args, strict=True)]
         spelled = spell(self.table, self.target, node, args)
         if node.dtype.kind in ("int", "uint") and node.dtype.bits < 32:
             return self.convert(spelled, INDEX, node.dtype)  # C computes in int: wrap as the type does
         return spelled
 
-    def _operand(self, text: Spelled, arg: Expr, wanted: DType) -> Spelled:
+    def operand(self, text: Spelled, arg: Expr, node: Expr, wanted: DType) -> Spelled:
         """An operand of a function, of exactly the type wanted: a plain literal is an int in C."""
         if arg.is_const and arg.dtype is wanted and not wanted.is_float and wanted is not BOOL:
             return f"{self.type_name(wanted)}({text[0]})", ATOM
@@ -238,10 +237,12 @@ class Lowering(ABC):
             return spell(self.table, self.target, node, args)
         if positive:
             return self.divide(args[0], divisor, node)
+        greatest = highest(self.system, numerator)
+        negative = greatest is not None and self.system.known(greatest < ZERO) is True
         # rounding down: for x < 0 the quotient is -1 - (-1 - x) / d
         x = inside(args[0], ATOM)
         up, down = self.divide(args[0], divisor, node), self.divide((f"~{x}", 14), divisor, node)
-        return f"{x} < 0 ? ~{inside(down, ATOM)} : {up[0]}", 3
+        return (f"~{down[0]}", 14) if negative else (f"{x} < 0 ? ~{down[0]} : {up[0]}", 3)
 
     def _report(self, node: Expr, args: list[Spelled], home: Scope) -> None:
         x, low, high, position, guard = args
@@ -265,6 +266,7 @@ class Lowering(ABC):
                 and self._home(other, scope) is home
                 and {v for v in other.free if v.op == "index"} == {v for v in fold.free if v.op == "index"}
                 and not self._inner_folds[other] & {*batch, *self._running}
+                and not any(other in self._inner_folds[member] for member in batch)
             ):
                 batch.append(other)
         return batch[1:]

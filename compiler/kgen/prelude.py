@@ -156,6 +156,7 @@ CUDA = (
     """#include <cuda_fp16.h>
 #include <cuda_bf16.h>
 
+using Wide = long long;
 #define FUNCTION static __device__ __forceinline__
 #define UNSIGNED unsigned long long
 #define INF_F __int_as_float(0x7f800000)

@@ -83,8 +83,11 @@ def _positive(system: System, size: Expr, used_with: Expr) -> bool:
     """Is `size` > 0? It is where an index of `used_with` runs up to it: there is a value of the index only then."""
     if size.is_const:
         return size.value > 0
-    extents = {i.args[0] for i in used_with.free if i.op == "index"}
-    return size in extents or _sizes_at_least_zero(system, size - ONE)
+    for loop in used_with.free:
+        extent = _products(loop.args[0]) if loop.op == "index" else {}
+        if loop.op == "index" and (loop.args[0] is size or len(extent) == 1 and size in next(iter(extent))):
+            return True  # a product of sizes is not zero only where none of them is
+    return _sizes_at_least_zero(system, size - ONE)
 
 
 def lowest(system: System, root: Expr) -> Expr | None:
@@ -168,6 +171,11 @@ def _sizes_at_least_zero(system: System, claim: Expr) -> bool:
             return False
         least += k * prod(lows)
     return least >= 0
+
+
+def at_least(system: System, a: Expr, b: Expr) -> bool:
+    """Is a >= b for all sizes, as far as is seen? Both are over sizes alone."""
+    return _sizes_at_least_zero(system, a - b)
 
 
 def _products(root: Expr) -> dict[tuple[Expr, ...], int]:

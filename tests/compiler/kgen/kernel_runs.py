@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,6 +20,7 @@ from dlcb.compiler.build import toolchain
 from dlcb.compiler.dtype import DType
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import evaluate
+from dlcb.compiler.host.magic import magic
 from dlcb.compiler.ir.graph import Graph, Value
 from dlcb.compiler.kgen import Kernel, KernelSet, generate, translation_unit
 from dlcb.compiler.options import CompileOptions, Target
@@ -36,8 +38,8 @@ def storage(dtype: DType) -> np.dtype:
 def to_storage(array: np.ndarray, dtype: DType) -> np.ndarray:
     """`array` rounded to `dtype` and laid out as kernels take it."""
     if dtype.name != "bfloat16":
-        return np.ascontiguousarray(array.astype(storage(dtype)))
-    bits = np.ascontiguousarray(array.astype(np.float32)).view(np.uint32)
+        return np.array(array, storage(dtype), order="C")
+    bits = np.array(array, np.float32, order="C").view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
@@ -96,18 +98,29 @@ class Unit:
             Path(file.name).write_bytes(self.binary)
             return ctypes.CDLL(file.name)
 
-    def run(self, label: str, arrays: Mapping[str, np.ndarray], threads: int = 1) -> list[np.ndarray]:
-        """The outputs for inputs and parameters by name (numbers; rounded here to their types)."""
-        return CppRun(self, label, threads)(arrays)
-
 
 @dataclass(eq=False)
-class CppRun:
-    """One run of a case's kernels on the CPU."""
+class Run(ABC):
+    """One run of a case's kernels; called with inputs and parameters by name (numbers; rounded here to their types)."""
 
     unit: Unit
     label: str
-    threads: int = 1
+
+    @abstractmethod
+    def place(self, array: np.ndarray) -> Any:
+        """`array` where the kernels can read it."""
+
+    @abstractmethod
+    def empty(self, shape: Sequence[int], dtype: np.dtype) -> Any:
+        """Memory for a result."""
+
+    @abstractmethod
+    def fetch(self, array: Any) -> np.ndarray:
+        """A result as a NumPy array."""
+
+    @abstractmethod
+    def launch(self, kernels: KernelSet, memory: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+        """Run one of the variants; `memory` holds the base buffer of each value it names."""
 
     def __call__(self, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         case = self.unit.cases[self.label]
@@ -123,7 +136,8 @@ class CppRun:
             if isinstance(step, KernelStep):
                 for value in step.outputs:
                     memory[value] = self.empty(shape_of(value, sizes), storage(value.dtype))
-                self.launch(next(kernels), step, memory, plan, sizes)
+                by_name = {v.name: memory[plan.layouts[v][0]] for v in (*step.inputs, *step.outputs)}
+                self.launch(next(kernels), by_name, sizes)
         return [self.result(value, memory, plan, sizes) for value in plan.graph.outputs]
 
     def result(self, value: Value, memory: dict[Value, Any], plan: Schedule, sizes: dict[str, int]) -> np.ndarray:
@@ -131,41 +145,94 @@ class CppRun:
         flat = self.fetch(memory[base]).reshape(-1)
         strides = [number(s, sizes) * flat.itemsize for s in layout.strides]
         view = np.lib.stride_tricks.as_strided(flat[number(layout.offset, sizes) :], shape_of(value, sizes), strides)
-        return from_storage(np.ascontiguousarray(view), value.dtype)
+        return from_storage(np.array(view, order="C"), value.dtype)
 
-    def place(self, array: np.ndarray) -> Any:
+
+@dataclass(eq=False)
+class CppRun(Run):
+    """On the CPU, by `threads` threads."""
+
+    threads: int = 1
+
+    def place(self, array: np.ndarray) -> np.ndarray:
         return array
 
-    def empty(self, shape: Sequence[int], dtype: np.dtype) -> Any:
-        return np.full(shape, 0x55, np.uint8).astype(dtype) if 0 in shape else np.empty(shape, dtype)
+    def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+        return np.empty(shape, dtype)
 
-    def fetch(self, array: Any) -> np.ndarray:
+    def fetch(self, array: np.ndarray) -> np.ndarray:
         return array
 
-    def launch(self, kernels: KernelSet, step: KernelStep, memory: dict[Value, Any], plan: Schedule, sizes: dict[str, int]) -> None:
-        case = self.unit.cases[self.label]
-        kernel = kernels.variants[-1]
+    def launch(self, kernels: KernelSet, memory: Mapping[str, np.ndarray], sizes: Mapping[str, int]) -> None:
+        (kernel,) = kernels.variants
         if number(kernel.domain, sizes) == 0:
             return
-        by_name = {value.name: memory[plan.layouts[value][0]] for value in (*step.inputs, *step.outputs)}
-        buffers = (ctypes.c_void_p * len(kernel.buffers))(*(by_name[b.value_name].ctypes.data for b in kernel.buffers))
-        numbers = parameters(kernel, sizes)
+        status = self.unit.cases[self.label].status
+        buffers = (ctypes.c_void_p * len(kernel.buffers))(*(memory[b.value_name].ctypes.data for b in kernel.buffers))
+        numbers = [n for _, n in parameters(kernel, sizes)]
         function = getattr(self.unit.library, f"{self.label}_{kernel.name}")
-        function(buffers, (ctypes.c_int64 * len(numbers))(*numbers), case.status.ctypes.data_as(ctypes.c_void_p), ctypes.c_int64(self.threads))
+        function(buffers, (ctypes.c_int64 * len(numbers))(*numbers), ctypes.c_void_p(status.ctypes.data), ctypes.c_int64(self.threads))
 
 
-def parameters(kernel: Kernel, sizes: Mapping[str, int]) -> list[int]:
-    """The parameters' numbers, a magic one as multiplier and shift."""
-    numbers: list[int] = []
+@dataclass(eq=False)
+class CudaRun(Run):
+    """On a GPU, by the variant number `choice` of each kernel, or the next one whose guards hold."""
+
+    choice: int = 0
+
+    def place(self, array: np.ndarray) -> Any:
+        return self.cupy.asarray(array)
+
+    def empty(self, shape: Sequence[int], dtype: np.dtype) -> Any:
+        return self.cupy.empty(shape, dtype)
+
+    def fetch(self, array: Any) -> np.ndarray:
+        return array.get()
+
+    @cached_property
+    def cupy(self) -> Any:
+        import cupy  # noqa: PLC0415 - only where there is a GPU
+
+        return cupy
+
+    def launch(self, kernels: KernelSet, memory: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+        open_to_us = [k for k in kernels.variants[self.choice :] if all(evaluate(g, sizes) for g in k.guards)]
+        kernel = (open_to_us or kernels.variants[-1:])[0]
+        if number(kernel.domain, sizes) == 0:
+            return
+        arguments: list[Any] = [memory[b.value_name] for b in kernel.buffers]
+        assert all(array.data.ptr % kernel.alignment == 0 for array in arguments)
+        kinds = {"int32": np.int32, "int64": np.int64, "magic": np.uint32, "magic64": np.uint64}
+        arguments += [kinds[kind](n) if n >= 0 else kinds[kind](n + (1 << 64)) for kind, n in parameters(kernel, sizes)]
+        status = self.cupy.zeros(4, np.int64)
+        function = self.module.get_function(f"{self.label}_{kernel.name}")
+        grid = tuple(number(g, sizes) for g in kernel.grid)
+        function(grid, kernel.block, (*arguments, status), shared_mem=number(kernel.shared_bytes, sizes))
+        reported = status.get()
+        if reported[0]:
+            self.unit.cases[self.label].status[:] = reported
+
+    @property
+    def module(self) -> Any:
+        module = self.unit.cases[self.label].__dict__.get("module") or self.unit.__dict__.get("module")
+        if module is None:
+            module = self.cupy.cuda.function.Module()
+            module.load(self.unit.binary)
+            self.unit.__dict__["module"] = module
+        return module
+
+
+def parameters(kernel: Kernel, sizes: Mapping[str, int]) -> list[tuple[str, int]]:
+    """The parameters' kinds and numbers, a magic one as multiplier and shift."""
+    numbers: list[tuple[str, int]] = []
     for parameter in kernel.parameters:
         value = number(parameter.value, sizes)
         if parameter.kind.startswith("magic"):
-            bits = 64 if parameter.kind == "magic64" else 32
-            shift = max(value - 1, 0).bit_length()
-            multiplier = ((1 << bits) * ((1 << shift) - value) // value + 1) & ((1 << bits) - 1)
-            numbers += [multiplier - (1 << 64) if multiplier >= 1 << 63 else multiplier, shift]
+            multiplier, shift = magic(value or 1, 64 if parameter.kind == "magic64" else 32)
+            signed = multiplier - (1 << 64) if multiplier >= 1 << 63 else multiplier
+            numbers += [(parameter.kind, signed), (parameter.kind, shift)]
         else:
-            numbers.append(value)
+            numbers.append((parameter.kind, value))
     return numbers
 
 
