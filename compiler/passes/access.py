@@ -100,7 +100,7 @@ def read(node: Node) -> Reading:
 
 def from_coordinates(value: Value, coordinates: Sequence[Expr]) -> Expr | None:
     """The element of `value` at `coordinates` where it is made of coordinates alone, with no data read; else None."""
-    if not _computed(value):
+    if not is_computed(value):
         return None
     node = value.producer
     assert node is not None and node.op.at is not None
@@ -108,7 +108,7 @@ def from_coordinates(value: Value, coordinates: Sequence[Expr]) -> Expr | None:
     return node.op.at(tuple(coordinates), (), *(_Recorder(k, v, reads) for k, v in enumerate(node.inputs)), **node.attributes)
 
 
-def _computed(value: Value) -> bool:
+def is_computed(value: Value) -> bool:
     """Is `value` made by fills, ranges, movements and pointwise operators alone? Looks a bounded number of nodes back."""
     stack, seen = [value], set()
     while stack:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.ir.graph import Graph, Node, Value
-from dlcb.compiler.passes.access import read
+from dlcb.compiler.passes.access import is_computed, read
+from dlcb.compiler.shapes.system import System
 from dlcb.compiler.signature import BatchAxes
 
 
@@ -34,14 +35,13 @@ def _carry(graph: Graph, batch: Expr) -> dict[Value, int] | None:
             return None
         axes.update((value, axis) for axis in carrying)
     for node in graph.nodes:
-        mixed = _carry_through(node, batch, axes)
-        if mixed:
+        if _mixes(node, batch, axes, graph.system):
             return None
     return axes
 
 
-def _carry_through(node: Node, batch: Expr, axes: dict[Value, int]) -> bool:
-    """Enter the node's results into `axes`; True where rows mix or the proof cannot go on."""
+def _mixes(node: Node, batch: Expr, axes: dict[Value, int], system: System) -> bool:
+    """True where rows mix or the proof cannot go on; else the axis that the result carries the batch on enters `axes`."""
     if node.op.at is None:
         return any(value in axes for value in node.inputs) or any(batch in s.free for r in node.results for s in r.shape)
     shape = node.result.shape
@@ -49,50 +49,38 @@ def _carry_through(node: Node, batch: Expr, axes: dict[Value, int]) -> bool:
     if any(batch in size.free for axis, size in enumerate(shape) if axis not in carrying):
         return True
     reading = read(node)
-    if not any(value in axes for value in node.inputs):
-        if not carrying:
-            return False
-        # made without a batched operand: a fill or an expansion, the same for every row on some axis
-        if any(batch in e.free for e in (reading.body, *(c for a in reading.accesses for c in a.coordinates))):
-            return True
-        return _uses(reading, carrying[0], axes, node, batch) or _enter(node, carrying[0], axes)
+    accesses = [
+        (access.operand, [system.simplify(c) for c in access.coordinates], system.simplify(access.guard))
+        for access in reading.accesses
+        if not is_computed(node.inputs[access.operand])
+    ]
+    batched = [k for k, value in enumerate(node.inputs) if value in axes]
+    if not batched and (not carrying or is_computed(node.result)):
+        return False  # what is made of coordinates alone shows in the bodies of its readers
     for axis in carrying:
-        if not _uses(reading, axis, axes, node, batch):
-            return _enter(node, axis, axes)
+        row = reading.out[axis]
+        others = [system.simplify(reading.body), *(guard for _, _, guard in accesses)]
+        for operand, coordinates, _ in accesses:
+            carried = axes.get(node.inputs[operand])
+            if carried is not None and coordinates[carried] is not row:
+                break
+            others += [c for place, c in enumerate(coordinates) if place != carried]
+        else:
+            if not any(_mentions(expression, (row, batch)) for expression in others):
+                axes[node.result] = axis
+                return False
     return True
 
 
-def _enter(node: Node, axis: int, axes: dict[Value, int]) -> bool:
-    axes[node.result] = axis
-    return False
-
-
-def _uses(reading, axis: int, axes: dict[Value, int], node: Node, batch: Expr) -> bool:  # noqa: ANN001
-    """Is the output's coordinate on `axis`, or the batch size, used for more than reading the same row of the operands?"""
-    row = reading.out[axis]
-    if row in reading.body.free or _mentions(reading.body, batch):
-        return True
-    for access in reading.accesses:
-        operand = node.inputs[access.operand]
-        for position, coordinate in enumerate(access.coordinates):
-            if operand in axes and position == axes[operand]:
-                if coordinate is not row:
-                    return True
-            elif row in coordinate.free or _mentions(coordinate, batch):
-                return True
-        if row in access.guard.free or _mentions(access.guard, batch):
-            return True
-    return False
-
-
-def _mentions(expression: Expr, batch: Expr) -> bool:
-    """Does `expression` use the batch size other than as the extent of an index?"""
+def _mentions(expression: Expr, variables: tuple[Expr, ...]) -> bool:
+    """Does `expression` use any of `variables`, other than as an index's extent or as the position that a check reports?"""
     stack, seen = [expression], set()
     while stack:
         node = stack.pop()
-        if node is batch:
+        if node in variables:
             return True
-        if node.op != "index" and node not in seen:
-            seen.add(node)
-            stack.extend(node.args)
+        if node.op == "index" or node in seen:
+            continue
+        seen.add(node)
+        stack.extend(node.args if node.op != "check" else (*node.args[:3], node.args[4]))
     return False

@@ -263,7 +263,18 @@ COMPARISON: RuleSet = (
     Rule("negation", any_of("x", "not"), lambda know, x: negation(x.args[0])),
 )
 
+
+def check_passes(know: Knowledge, x: Expr) -> Expr | None:
+    value, low, high = x.args[:3]
+    if not know.is_coordinate(value):
+        return None
+    above, below = subtract(know.polynomial(value), know.polynomial(low)), subtract(know.polynomial(high), know.polynomial(value))
+    return value if know.nonnegative(above) and know.nonnegative(add(below, constant(-1))) else None
+
+
 CONDITIONS: RuleSet = (
+    # check(x, low, high) -> x  if low <= x < high
+    Rule("check passes", any_of("x", "check"), check_passes),
     # a & a -> a, a & not a -> false, a | (a & b) -> a
     Rule("connective", any_of("x", "and", "or", test=_is_bool), connective),
     # min(a, b) -> a  if a <= b
