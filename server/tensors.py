@@ -137,9 +137,8 @@ class TensorRoutes:
                 watcher.cancel()
 
     async def _drop_when_gone(self, pending: Pending, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self._dataplane.batcher.cancel(pending, "disconnect")
+        if (await receive())["type"] == "http.disconnect":  # after the whole body nothing else can come
+            self._dataplane.batcher.cancel(pending, "disconnect")
 
     async def _unpack(self, body: bytes, encoding: str, limit: int) -> bytes:
         if len(body) < COMPRESS_FROM:
