@@ -52,6 +52,7 @@ class CudaDevice:
         except ImportError as error:
             raise ToolchainError(f"device 'cuda' needs CuPy: {error}", stage="load") from error
         self.index = index
+        self._granted: dict[int, int] = {}  # function -> bytes of shared memory it was granted
         self.torch_device = torch.device("cuda", index)
         torch.empty(1, device=self.torch_device)  # makes PyTorch's context, in which everything below happens
 
@@ -82,8 +83,10 @@ class CudaDevice:
     def launcher(
         self, function: Any, launch: ConcreteLaunch, pointers: int, parameters: int, status: int
     ) -> tuple[Callable[[], None], Any]:
-        if launch.shared_bytes > max(_SHARED_WITHOUT_ASKING, function.max_dynamic_shared_size_bytes):
-            function.max_dynamic_shared_size_bytes = launch.shared_bytes
+        if launch.shared_bytes > self._granted.get(function.ptr, _SHARED_WITHOUT_ASKING):
+            attribute = self._cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self._cuda.driver.funcSetAttribute(function.ptr, attribute, launch.shared_bytes)
+            self._granted[function.ptr] = launch.shared_bytes
         addresses = [pointers + 8 * k for k in range(len(launch.variant.buffers))]
         addresses += [parameters + 8 * k for k in range(len(launch.parameters))]
         block = Cells(len(addresses) + 2)

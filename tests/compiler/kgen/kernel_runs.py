@@ -202,8 +202,9 @@ class CudaRun(Run):
             return
         arguments: list[Any] = [memory[b.value_name] for b in kernel.buffers]
         assert all(array.data.ptr % kernel.alignment == 0 for array in arguments)
-        kinds = {"int32": np.int32, "int64": np.int64, "magic": np.uint32, "magic64": np.uint64}
-        arguments += [kinds[kind](n) if n >= 0 else kinds[kind](n + (1 << 64)) for kind, n in parameters(kernel, sizes)]
+        kinds = {"int32": np.uint32, "int64": np.uint64, "magic": np.uint32, "magic64": np.uint64}
+        # as their bits: two's complement, whatever the sign
+        arguments += [kinds[kind](n % (1 << 8 * kinds[kind]().itemsize)) for kind, n in parameters(kernel, sizes)]
         status = self.cupy.zeros(4, np.int64)
         function = self.module.get_function(f"{self.label}_{kernel.name}")
         grid = tuple(number(g, sizes) for g in kernel.grid)
