@@ -94,7 +94,7 @@ def apply(name: str, *operands: Expr | int | float | bool) -> Expr:
     """The scalar operator `name` on its operands; Python numbers take the type of the first expression
     operand."""
     row = OPS[name]
-    args = list(operands)
+    args: list[Any] = list(operands)
     if not all(isinstance(x, Expr) for x in args):
         typed = next((x.dtype for x in operands if isinstance(x, Expr) and x.dtype is not BOOL), None)
         args = [as_expr(x, typed if not isinstance(x, bool) else BOOL) for x in operands]

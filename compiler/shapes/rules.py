@@ -128,6 +128,17 @@ def common_multiples(system: System, it: Statement, x: Expr, y: Expr) -> Stateme
     return (*news, it) if news else None
 
 
+def quotient(system: System, it: Statement, x: Expr, d: Expr, e: Expr) -> Statements | None:
+    """x // d == e -> x == d*e where d divides x, and d*e <= x <= d*e + d - 1 for constants"""
+    know = system.simplifier
+    if know.simplify(x % d) is ZERO:
+        return (it.with_condition(equal(x, d * e)),)
+    if not (d.is_const and e.is_const and d.value > 0) or x.op != "size":
+        return None
+    least = d.value * e.value
+    return _narrowed(system, it, [(x, Interval(least, least + d.value - 1))])
+
+
 # ---- divisibility, order, alternatives
 # --------------------------------------------------------------------------------
 
@@ -199,7 +210,7 @@ def excluded_end(system: System, it: Statement, v: Expr, c: Expr) -> Statements 
 
 anything = any_of("c", "const", "eq", "ne", "lt", "le", "and", "or", "not")
 v, x, y = any_of("v", "size"), Name("x"), Name("y")
-e, c = Name("e"), number("c")
+e, d, c = Name("e"), Name("d"), number("c")
 
 STATEMENTS: RuleSet = (
     # c -> true, under what is known
@@ -216,6 +227,8 @@ STATEMENTS: RuleSet = (
     Rule("cancel", States(apply("eq", x, y)), cancel, priority=3),
     # v % c == 0 -> c divides v
     Rule("multiple", States(apply("eq", apply("mod", v, c), 0)), multiple, priority=3),
+    # x // d == e -> x == d*e  if d divides x
+    Rule("quotient", States(apply("eq", apply("floordiv", x, d), e)), quotient, priority=3),
     # a*b == c -> 1 <= a <= c
     Rule("factors", States(apply("eq", x, c)), factors, priority=4),
     # a*n == b*m -> b/g divides n, a/g divides m

@@ -58,6 +58,7 @@ class System:
     def __init__(self, budget: int = STEPS) -> None:
         self.facts = Facts()
         self.simplifier = Simplifier(self.facts, budget=budget)
+        self._plain = Simplifier(budget=budget)  # under no facts: guards must say all that is to be checked
         self._engine = Engine(STATEMENTS, budget)
         self._age: dict[Expr, int] = {}
         self._names: set[str] = set()
@@ -201,7 +202,7 @@ class System:
             if symbol.op == "size":
                 self.age(symbol)
         before = self._snapshot()
-        self._guards.append(Guard(condition, why, declared))
+        self._guards.append(Guard(self._plain.simplify(condition), why, declared))
         try:
             self._engine.run([statement], self, self._keep)
         except ShapeError:

@@ -78,16 +78,18 @@ def _join_exact(know: Knowledge, p: Polynomial, monomial: tuple[Expr, ...]) -> P
     return None
 
 
-def _magnitude(know: Knowledge, x: Expr) -> Expr | None:
-    low, high = know.interval(x).low, know.interval(x).high
-    if low is not None and low >= 0:
-        return x
-    return 0 - x if high is not None and high <= 0 else None
+def magnitude(know: Knowledge, x: Expr) -> Expr | None:
+    if not know.is_coordinate(x):
+        return None
+    p = know.polynomial(x.args[0])
+    if know.nonnegative(p):
+        return x.args[0]
+    return 0 - x.args[0] if know.nonnegative(polynomial.scale(p, -1)) else None
 
 
 ARITHMETIC: RuleSet = (
     # x*c0 + x*c1 -> x*(c0 + c1), (x + y)*z -> x*z + y*z, x - x -> 0, b*(a//b) + a%b -> a
     Rule("collect", any_of("x", "add", "sub", "mul", test=_is_index), collect),
-    # |x| -> x  if x >= 0
-    Rule("magnitude", any_of("x", "abs", test=_is_index), lambda know, x: _magnitude(know, x.args[0])),
+    # |x| -> x  if x >= 0;  -> -x  if x <= 0
+    Rule("magnitude", any_of("x", "abs", test=_is_index), magnitude),
 )

@@ -130,10 +130,13 @@ def _negative(know: Knowledge, a: Expr, b: Expr) -> Split | None:
     return 0 - flipped // b, b - 1 - flipped % b
 
 
-def _stated_exact(know: Knowledge, a: Expr, b: Expr) -> Split | None:
+def _stated_exact(know: Knowledge, x: Expr) -> Expr | None:
     """a % b -> 0 where that was stated, and (q*x + r) % b -> r % b where x % b == 0 was."""
-    if equal(a % b, 0) in know.truths or (b.is_const and b.value and know.divisor(a) % b.value == 0):
-        return a // b, ZERO
+    a, b = x.args
+    if not know.is_coordinate(x):
+        return None
+    if equal(x, 0) in know.truths or (b.is_const and know.divisor(a) % b.value == 0):
+        return ZERO
     p = know.polynomial(a)
     for truth in know.truths:
         if (
@@ -142,11 +145,28 @@ def _stated_exact(know: Knowledge, a: Expr, b: Expr) -> Split | None:
             and truth.args[0].op == "mod"
             and truth.args[0].args[1] is b
         ):
-            x = know.polynomial(truth.args[0].args[0])
-            quotient, rest = polynomial.divide(p, x) if x else ({}, p)
+            exact = know.polynomial(truth.args[0].args[0])
+            quotient, rest = polynomial.divide(p, exact) if exact else ({}, p)
             if quotient:
-                return a // b, to_expr(rest) % b
+                return to_expr(rest) % b
     return None
+
+
+def _exact_terms(know: Knowledge, a: Expr, b: Expr) -> Split | None:
+    """(x*s + r) // c -> (x//c)*s + r//c and (x*s + r) % c -> r % c, where the constant c is known to divide
+    x."""
+    if not b.is_const or b.value <= 0:
+        return None
+    quotient: Polynomial = {}
+    rest: Polynomial = {}
+    for monomial, coefficient in know.polynomial(a).items():
+        exact = next((factor for factor in monomial if know.divisor(factor) % b.value == 0), None)
+        if exact is None:
+            rest[monomial] = coefficient
+        else:
+            others = polynomial.without(monomial, (exact,))
+            quotient = add(quotient, {polynomial.join(others, (exact // b,)): coefficient})
+    return (to_expr(quotient) + to_expr(rest) // b, to_expr(rest) % b) if quotient else None
 
 
 def _negative_divisor(know: Knowledge, a: Expr, b: Expr) -> Split | None:
@@ -184,8 +204,10 @@ DIVISION: RuleSet = (
     *_row("negative divisor", _negative_divisor),
     # (q*b + r) // b -> q + r//b                          (q*b + r) % b -> r % b
     *_row("multiples", _take_multiples),
-    #                                                     a % b -> 0  if b divides a
-    *_row("stated", _stated_exact),
+    # (x*s + r) // c -> (x//c)*s + r//c  if c divides x   (x*s + r) % c -> r % c
+    *_row("exact terms", _exact_terms),
+    # a % b -> 0  if b is known to divide a
+    Rule("stated remainder", any_of("x", "mod", test=_divides), _stated_exact),
     # (g*s + t) // (g*c) -> s // c  if 0 <= t < g         (g*s + t) % (g*c) -> g*(s % c) + t
     *_row("common factor", _cancel_factor, priority=1),
     # (x//c + k) // b -> (x + k*c) // (c*b)               (x % (b*k)) % b -> x % b

@@ -195,11 +195,26 @@ def connective(know: Knowledge, x: Expr) -> Expr | None:
     present = set(parts)
     if any(negation(part) in present for part in parts):
         return FALSE if x.op == "and" else TRUE
-    kept = [part for part in parts if not any(_implied(x.op, part, other, present) for other in parts)]
-    return _joined(x.op, kept)
+    kept = [part for part in parts if not any(_implied(x.op, part, other) for other in parts)]
+    return _joined(x.op, _at_known_values(know, x.op, kept))
 
 
-def _implied(op: str, part: Expr, other: Expr, present: set[Expr]) -> bool:
+def _at_known_values(know: Knowledge, op: str, parts: list[Expr]) -> list[Expr]:
+    """(v == k) & p -> (v == k) & (p at v = k); (v == k) | p -> p  if p holds at v = k."""
+    for part in parts:
+        if part.op != "eq" or part.args[0].op != "size" or not part.args[1].is_const:
+            continue
+        at = dict([part.args])
+        others = [other for other in parts if other is not part and part.args[0] in other.free]
+        there = {other: know.simplify(substitute(other, at)) for other in others}
+        if op == "or" and TRUE in there.values():
+            return [other for other in parts if other is not part]
+        if op == "and" and others:
+            return [there.get(other, other) for other in parts]
+    return parts
+
+
+def _implied(op: str, part: Expr, other: Expr) -> bool:
     """a | (a & b) -> a and a & (a | b) -> a: whether `part` may go because `other` stands beside it."""
     inner = "and" if op == "or" else "or"
     return part.op == inner and part is not other and other in set(_parts(inner, part))
@@ -241,10 +256,28 @@ def index_of_one(know: Knowledge, n: Expr, i: Expr) -> bool:
     )
 
 
+def check_passes(know: Knowledge, x: Expr) -> Expr | None:
+    checked, low, high = x.args[:3]
+    if not know.is_coordinate(checked):
+        return None
+    above = subtract(know.polynomial(checked), know.polynomial(low))
+    below = add(subtract(know.polynomial(high), know.polynomial(checked)), constant(-1))
+    return checked if know.nonnegative(above) and know.nonnegative(below) else None
+
+
+def where_then_at_one_value(know: Knowledge, v: Expr, k: Expr, x: Expr, y: Expr) -> Expr | None:
+    """where(v == k, x, y) -> where(v == k, x at v = k, y)"""
+    if v not in x.free:
+        return None
+    return apply("where", equal(v, k), substitute(x, {v: k}), y)
+
+
 c, x, y, z = Name("c", _is_bool), Name("x"), Name("y"), Name("z")
 n, i, v = Name("n", _is_index), Name("i", _is_index), Name("v", _is_index)
 k = Name("k", _is_index, heads=("const",))
+variable = any_of("v", "size")
 number = Name("x", _is_index)
+d = Name("d", _is_index, heads=("const",))
 
 COMPARISON: RuleSet = (
     # a condition that was stated is true, its negation false
@@ -257,19 +290,35 @@ COMPARISON: RuleSet = (
     Rule("order", any_of("x", "lt", "le", test=_compares_indices), order_normal, priority=1),
     # g*a - g*b == 0 -> a == b
     Rule("equality", any_of("x", "eq", test=_compares_indices), equality_normal, priority=1),
+    # x == min(x, y) -> x <= y, x == max(x, y) -> y <= x
+    Rule(
+        "equal to the least",
+        p("eq", i, p("min", i, n)),
+        lambda know, i, n: apply("le", i, n),
+    ),
+    Rule(
+        "equal to the greatest",
+        p("eq", i, p("max", i, n)),
+        lambda know, i, n: apply("le", n, i),
+    ),
+    # min(x, k) == d -> x == d  if d < k; max(x, k) == d -> x == d  if d > k
+    Rule(
+        "least is less",
+        p("eq", p("min", i, k), d),
+        lambda know, i, k, d: equal(i, d),
+        given=lambda know, i, k, d: d.value < k.value,
+    ),
+    Rule(
+        "greatest is greater",
+        p("eq", p("max", i, k), d),
+        lambda know, i, k, d: equal(i, d),
+        given=lambda know, i, k, d: d.value > k.value,
+    ),
     # a != b -> not (a == b)
     Rule("inequality", any_of("x", "ne", test=_compares_indices), inequality),
     # not (a < b) -> b <= a, not (a == b) -> a != b
     Rule("negation", any_of("x", "not"), lambda know, x: negation(x.args[0])),
 )
-
-
-def check_passes(know: Knowledge, x: Expr) -> Expr | None:
-    value, low, high = x.args[:3]
-    if not know.is_coordinate(value):
-        return None
-    above, below = subtract(know.polynomial(value), know.polynomial(low)), subtract(know.polynomial(high), know.polynomial(value))
-    return value if know.nonnegative(above) and know.nonnegative(add(below, constant(-1))) else None
 
 
 CONDITIONS: RuleSet = (
@@ -308,6 +357,8 @@ CONDITIONS: RuleSet = (
         lambda know, n, one, zero, i: i,
         given=lambda know, n, one, zero, i: index_of_one(know, n, i),
     ),
+    # where(v == k, x, y) -> where(v == k, x at v = k, y)
+    Rule("where then at one value", p("where", p("eq", variable, k), x, y), where_then_at_one_value),
     # where(v == k, x, y) -> y  if y is x at v = k
     Rule("where at one value", p("where", p("eq", v, k), number, Name("y", _is_index)), where_at_one_value),
 )
