@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dlcb.compiler.errors import ShapeError
 from dlcb.compiler.expr import node
 from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import ONE, TRUE, ZERO, as_expr, ceildiv, const, product
+from dlcb.compiler.expr.node import ONE, TRUE, ZERO, apply, as_expr, ceildiv, const, product
 from dlcb.compiler.ir.op import Inference, Op, Operand, Shape, Type, promoted, same_dtype, same_shape
 from dlcb.compiler.ir.ops.rules import (
     Coordinates,
@@ -161,31 +161,66 @@ def _concat(i: Coordinates, r: Coordinates, *xs: Operand, axis: int) -> Expr:
 concat = Op("concat", "move", _concat_shape, promoted, _concat)
 
 
-# ---- pad: out[i] = x[i - low], the value outside; negative amounts crop ----------------------------
+# ---- pad: out[i] = x[i - low]; outside, the value or what `mode` says; negative amounts crop
 
 
-def _pad_shape(infer: Inference, x: Type, low: Sequence[int], high: Sequence[int], value: float = 0) -> Shape:
+def _pad_shape(
+    infer: Inference,
+    x: Type,
+    low: Sequence[int],
+    high: Sequence[int],
+    value: float = 0,
+    mode: str = "constant",
+) -> Shape:
     shape = []
     for axis, extent in enumerate(x.shape):
         padded = extent + low[axis] + high[axis]
+        what = f"axis {axis} padded by {low[axis]} and {high[axis]} ({mode})"
+        if mode != "constant" and (low[axis] or high[axis]):
+            # a reflection leaves out the edge itself, so it reaches one element less far
+            reach = max(low[axis], high[axis]) + (mode == "reflect") if mode != "replicate" else 1
+            infer.require(extent >= reach, what)
         if infer.known(padded >= 0) is not True:
-            infer.require(padded >= 0, f"axis {axis} padded by {low[axis]} and {high[axis]}")
+            infer.require(padded >= 0, what)
         shape.append(padded)
     return tuple(shape)
 
 
 def _pad(
-    i: Coordinates, r: Coordinates, x: Operand, low: Sequence[int], high: Sequence[int], value: float = 0
+    i: Coordinates,
+    r: Coordinates,
+    x: Operand,
+    low: Sequence[int],
+    high: Sequence[int],
+    value: float = 0,
+    mode: str = "constant",
 ) -> Expr:
     here, guard = [], TRUE
     for axis, place in enumerate(i):
-        coordinate = place - low[axis]
-        if as_expr(low[axis]) is not ZERO:
+        coordinate, extent = place - low[axis], x.shape[axis]
+        before, after = as_expr(low[axis]) is not ZERO, as_expr(high[axis]) is not ZERO
+        if mode != "constant":
+            here.append(_EDGES[mode](coordinate, extent) if before or after else coordinate)
+            continue
+        if before:
             guard = guard & (coordinate >= 0)
-        if as_expr(high[axis]) is not ZERO:
-            guard = guard & (coordinate < x.shape[axis])
+        if after:
+            guard = guard & (coordinate < extent)
         here.append(coordinate)
     return read(x, here, guard, number(value, x.dtype))
+
+
+def _reflected(coordinate: Expr, extent: Expr) -> Expr:
+    last = extent - 1
+    return last - apply("abs", last - apply("abs", coordinate))
+
+
+_EDGES = {
+    # which element stands for a coordinate outside
+    "replicate": lambda coordinate, extent: node.maximum(node.minimum(coordinate, extent - 1), 0),
+    "reflect": _reflected,
+    "circular": lambda coordinate, extent: coordinate % extent,
+}
 
 
 pad = Op("pad", "move", _pad_shape, same_dtype, _pad)

@@ -133,6 +133,18 @@ MOVE = [
         value=7.0,
     ),
     op("pad", lambda x: F.pad(x, (-1, 2)), f(2, 4), i(3, 1), low=(0, -1), high=(0, 2), value=0),
+    *(
+        op(
+            "pad",
+            lambda x, mode=mode: F.pad(x, (2, 1), mode=mode),
+            f(1, 2, 4),
+            f(2, 1, 3),
+            low=(0, 0, 2),
+            high=(0, 0, 1),
+            mode=mode,
+        )
+        for mode in ("reflect", "replicate", "circular")
+    ),
     op("flip", lambda x: x.flip(0, 2), f(2, 3, 4), f(1, 0, 1), axes=(0, 2)),
     op("repeat", lambda x: x.repeat(2, 1, 3), f(2, 3), f(2, 3, 2), f(0, 1), counts=(2, 1, 3)),
     *(op("roll", lambda x, s=s: x.roll(s, 1), f(3, 5), f(2, 1), axis=1, shift=s) for s in (2, -1, 7)),
