@@ -119,7 +119,7 @@ class Op:
         return self.name
 
 
-# ---- rules that recur ------------------------------------------------------------------------------
+# ---- rules that recur
 
 
 def broadcast_shape(infer: Inference, *types: Type, **attributes: Any) -> Shape:

@@ -12,7 +12,7 @@ from dlcb.compiler.ir.ops import move, reduce
 from dlcb.compiler.ir.ops.reduce import narrowed, scalar, widened
 from dlcb.compiler.ir.ops.rules import floated
 
-# ---- softmax ---------------------------------------------------------------------------------------
+# ---- softmax
 
 
 def _shifted(build: GraphBuilder, x: Value, axis: int) -> Value:
@@ -37,7 +37,7 @@ softmax = Op("softmax", "composite", same_shape, floated, expand=_softmax)
 log_softmax = Op("log_softmax", "composite", same_shape, floated, expand=_log_softmax)
 
 
-# ---- norms -----------------------------------------------------------------------------------------
+# ---- norms
 
 
 def _standardized(build: GraphBuilder, x: Value, axes: tuple[int, ...], eps: float) -> Value:

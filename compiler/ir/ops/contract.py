@@ -18,7 +18,7 @@ from dlcb.compiler.ir.op import Inference, Op, Operand, Shape, Type, broadcast_s
 from dlcb.compiler.ir.ops import create, elementwise, move, reduce
 from dlcb.compiler.ir.ops.rules import Coordinates, computed, read, window_coordinates, window_size
 
-# ---- matmul, with torch.matmul's ranks -------------------------------------------------------------
+# ---- matmul, with torch.matmul's ranks
 
 
 def _matmul_shape(infer: Inference, a: Type, b: Type) -> Shape:
@@ -45,7 +45,7 @@ def _matmul(i: Coordinates, r: Coordinates, a: Operand, b: Operand) -> Expr:
 matmul = Op("matmul", "contract", _matmul_shape, promoted, _matmul, lambda a, b: a.shape[-1:], "sum")
 
 
-# ---- linear: x @ w transposed + bias ---------------------------------------------------------------
+# ---- linear: x @ w transposed + bias
 
 
 def _linear_shape(infer: Inference, x: Type, w: Type, bias: Type | None = None) -> Shape:
@@ -79,7 +79,7 @@ linear = Op(
 )  # fmt: skip
 
 
-# ---- convolution: x[n, c, ..], w[out, c / groups, ..] ----------------------------------------------
+# ---- convolution: x[n, c, ..], w[out, c / groups, ..]
 
 
 def _convolution_shape(
@@ -141,7 +141,7 @@ convolution = Op(
 )  # fmt: skip
 
 
-# ---- attention -------------------------------------------------------------------------------------
+# ---- attention
 
 
 def _attention_shape(

@@ -64,7 +64,7 @@ def _as_bool(*types: Any, **attributes: Any) -> DType:
     return BOOL
 
 
-# ---- one operand -----------------------------------------------------------------------------------
+# ---- one operand
 
 
 def _sign(x: Expr) -> Expr:  # 0 for NaN
@@ -141,7 +141,7 @@ def _cast(i: Coordinates, r: Coordinates, x: Operand, dtype: DType) -> Expr:
 cast = Op("cast", "pointwise", same_shape, given_dtype, _cast)
 
 
-# ---- two operands ----------------------------------------------------------------------------------
+# ---- two operands
 
 
 def _add(a: Expr, b: Expr) -> Expr:
@@ -252,7 +252,7 @@ bitwise_or = _binary(
 bitwise_xor = _binary("bitwise_xor", lambda a, b: a ^ b, promoted, None, "commutative", "associative")
 
 
-# ---- three operands --------------------------------------------------------------------------------
+# ---- three operands
 
 
 def _branches(condition: Any, yes: Any, no: Any) -> DType:

@@ -29,7 +29,7 @@ def _read(x: Operand, coordinates: Coordinates, guard: Expr) -> Expr:
     return x.inside(coordinates, guard, const(0, computed(x.dtype)))
 
 
-# ---- embedding: out[.., c] = table[ids[..], c] -----------------------------------------------------
+# ---- embedding: out[.., c] = table[ids[..], c]
 
 
 def _first_dtype(table: Type, ids: Type) -> DType:
@@ -46,7 +46,7 @@ embedding = Op(
 )
 
 
-# ---- gather: out[i] = x[i with index[i] on the axis] -----------------------------------------------
+# ---- gather: out[i] = x[i with index[i] on the axis]
 
 
 def _gather_shape(infer: Inference, x: Type, index: Type, axis: int) -> Shape:
@@ -66,7 +66,7 @@ def _gather(i: Coordinates, r: Coordinates, x: Operand, index: Operand, axis: in
 gather = Op("gather", "index", _gather_shape, lambda x, index, axis: x.dtype, _gather)
 
 
-# ---- take_along: gather, with the other axes broadcast ---------------------------------------------
+# ---- take_along: gather, with the other axes broadcast
 
 
 def _all_but(axis: int, shape: Shape, extent: Expr) -> Shape:
@@ -96,7 +96,7 @@ take_along = Op(
 )
 
 
-# ---- index_select: out[.., i, ..] = x[.., index[i], ..] --------------------------------------------
+# ---- index_select: out[.., i, ..] = x[.., index[i], ..]
 
 
 def _index_select_shape(infer: Inference, x: Type, index: Type, axis: int) -> Shape:
@@ -152,7 +152,7 @@ def _indexed_dtype(x: Type, *indices: Type, axes: Sequence[int]) -> DType:
 advanced_index = Op("advanced_index", "index", _advanced_index_shape, _indexed_dtype, _advanced_index)
 
 
-# ---- one_hot: out[.., c] = ids[..] == c ------------------------------------------------------------
+# ---- one_hot: out[.., c] = ids[..] == c
 
 
 def _one_hot(i: Coordinates, r: Coordinates, ids: Operand, classes: Expr) -> Expr:

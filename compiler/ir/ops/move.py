@@ -30,7 +30,7 @@ from dlcb.compiler.ir.ops.rules import (
 VIEW = frozenset({"view"})  # the result can be other strides over the same memory
 
 
-# ---- reshape: out[i] = x[the same row-major position], group by group ------------------------------
+# ---- reshape: out[i] = x[the same row-major position], group by group
 
 
 def _reshape_shape(infer: Inference, x: Type, shape: Shape) -> Shape:
@@ -53,7 +53,7 @@ def _reshape(i: Coordinates, r: Coordinates, x: Operand, shape: Shape) -> Expr:
 reshape = Op("reshape", "move", _reshape_shape, same_dtype, _reshape, traits=VIEW)
 
 
-# ---- permute: out[i] = x[i taken back to x's order of axes] ----------------------------------------
+# ---- permute: out[i] = x[i taken back to x's order of axes]
 
 
 def _permute_shape(infer: Inference, x: Type, order: Sequence[int]) -> Shape:
@@ -69,7 +69,7 @@ def _permute(i: Coordinates, r: Coordinates, x: Operand, order: Sequence[int]) -
 permute = Op("permute", "move", _permute_shape, same_dtype, _permute, traits=VIEW)
 
 
-# ---- expand: out[i] = x[i, with 0 where x's size is 1] ---------------------------------------------
+# ---- expand: out[i] = x[i, with 0 where x's size is 1]
 
 
 def _expand_shape(infer: Inference, x: Type, shape: Shape) -> Shape:
@@ -86,7 +86,7 @@ def _expand_shape(infer: Inference, x: Type, shape: Shape) -> Shape:
 expand = Op("expand", "move", _expand_shape, same_dtype, lambda i, r, x, shape: x.along(i), traits=VIEW)
 
 
-# ---- slice and select: out[.., i, ..] = x[.., start + i * step, ..] --------------------------------
+# ---- slice and select: out[.., i, ..] = x[.., start + i * step, ..]
 
 
 def _bound(infer: Inference, position: Expr | int, extent: Expr) -> Expr:
@@ -128,7 +128,7 @@ def _select(i: Coordinates, r: Coordinates, x: Operand, axis: int, index: Expr) 
 select = Op("select", "move", _select_shape, same_dtype, _select, traits=VIEW)
 
 
-# ---- concat: the operand whose stretch of the axis holds the coordinate ----------------------------
+# ---- concat: the operand whose stretch of the axis holds the coordinate
 
 
 def _concat_shape(infer: Inference, *xs: Type, axis: int) -> Shape:
@@ -226,7 +226,7 @@ _EDGES = {
 pad = Op("pad", "move", _pad_shape, same_dtype, _pad)
 
 
-# ---- flip, repeat, roll ----------------------------------------------------------------------------
+# ---- flip, repeat, roll
 
 
 def _flip(i: Coordinates, r: Coordinates, x: Operand, axes: Sequence[int]) -> Expr:
@@ -263,7 +263,7 @@ def _roll(i: Coordinates, r: Coordinates, x: Operand, axis: int, shift: Expr | i
 roll = Op("roll", "move", same_shape, same_dtype, _roll)
 
 
-# ---- triangles: x where the column lies on one side of a diagonal, else 0 --------------------------
+# ---- triangles: x where the column lies on one side of a diagonal, else 0
 
 
 def _triangle_shape(infer: Inference, x: Type, diagonal: int = 0) -> Shape:

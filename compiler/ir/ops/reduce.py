@@ -81,7 +81,7 @@ max = _extremum("max")
 min = _extremum("min")
 
 
-# ---- composites ------------------------------------------------------------------------------------
+# ---- composites
 
 
 def widened(build: GraphBuilder, x: Value) -> Value:

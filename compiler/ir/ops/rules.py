@@ -15,7 +15,7 @@ from dlcb.compiler.ir.op import Inference, Operand, Shape, Type, promoted
 
 Coordinates = Sequence[Expr]
 
-# ---- element types ---------------------------------------------------------------------------------
+# ---- element types
 
 
 def computed(dtype: DType) -> DType:
@@ -64,7 +64,7 @@ def number(value: Expr | int | float | bool, dtype: DType) -> Expr:
     return node.cast(value, computed(dtype)) if isinstance(value, Expr) else const(value, computed(dtype))
 
 
-# ---- coordinates -----------------------------------------------------------------------------------
+# ---- coordinates
 
 
 def linear(coordinates: Coordinates, sizes: Sequence[Expr]) -> Expr:
@@ -134,7 +134,7 @@ def clamped(position: Expr | int, extent: Expr) -> Expr:
     return node.maximum(node.minimum(wrapped(position, extent), extent), 0)
 
 
-# ---- reshape: contiguous groups of axes ------------------------------------------------------------
+# ---- reshape: contiguous groups of axes
 
 Monomial = tuple[int, tuple[Expr, ...]]
 
@@ -185,7 +185,7 @@ def _matches(before: list[Monomial], after: list[Monomial]) -> set[tuple[int, in
     return {(a, b) for a, product in enumerate(before) for b in places.get(product, ())}
 
 
-# ---- windows ---------------------------------------------------------------------------------------
+# ---- windows
 
 
 def window_size(

@@ -25,7 +25,7 @@ from dlcb.compiler.ir.ops.rules import (
     window_size,
 )
 
-# ---- pooling by a fold over windows ----------------------------------------------------------------
+# ---- pooling by a fold over windows
 
 
 def _pool_shape(
@@ -75,7 +75,7 @@ max_pool = _pool("max_pool", "max")
 sum_pool = _pool("sum_pool", "sum")
 
 
-# ---- avg_pool: sum_pool over the count of each window ----------------------------------------------
+# ---- avg_pool: sum_pool over the count of each window
 
 
 def _window_count_shape(infer: Inference, sizes: Shape, places: Shape, **attributes: object) -> Shape:
@@ -154,7 +154,7 @@ def _avg_pool(
 avg_pool = Op("avg_pool", "composite", _avg_pool_shape, same_dtype, expand=_avg_pool)
 
 
-# ---- adaptive_avg_pool: window k of an axis is floor(k * n / m) up to ceil((k + 1) * n / m) --------
+# ---- adaptive_avg_pool: window k of an axis is floor(k * n / m) up to ceil((k + 1) * n / m)
 
 
 def _adaptive_bounds(place: Expr, extent: Expr, output: Expr) -> tuple[Expr, Expr]:
@@ -214,7 +214,7 @@ adaptive_avg_pool = Op(
 )
 
 
-# ---- resizing: PyTorch computes source places in floating point, and so must we --------------------
+# ---- resizing: PyTorch computes source places in floating point, and so must we
 
 
 def _resized(infer: Inference, x: Type, output: Shape, **attributes: object) -> Shape:
