@@ -158,6 +158,8 @@ ROWS: dict[str, Row] = {
     "aten.std.dim": _std,
     "aten.std.correction": _std_correction,
     "aten.var_mean.correction": _var_mean_correction,
+    "aten.var_mean.dim": lambda e, x, axes=None, unbiased=True, keepdim=False: (
+        _var(e, x, axes, unbiased, keepdim), _mean(e, x, axes, keepdim)),
     "aten.max.default": _max,
     "aten.max.dim": _max_along,
     "aten.amax.default": _amax,
@@ -178,4 +180,4 @@ ROWS: dict[str, Row] = {
     "aten.log_softmax.int": _softmax("log_softmax"),
     "aten._log_softmax.default": _softmax("log_softmax"),
     "aten.cumsum.default": _cumsum,
-}
+}  # fmt: skip

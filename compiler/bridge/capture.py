@@ -44,7 +44,8 @@ def load_module(source: ModelSource) -> nn.Module:
 def load_program(path: str) -> ExportedProgram:
     """The program of a .pt2 file. Raises CaptureError when it cannot be read."""
     with user_code(f"program '{path}'"):
-        return torch.export.load(path)
+        program = torch.export.load(path)
+    return _functional(program)
 
 
 def trace(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
@@ -58,14 +59,14 @@ def trace(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> ExportedProg
 
 def _functional(program: ExportedProgram) -> ExportedProgram:
     """`program` itself; where it changes tensors in place, the functional form of it, nothing else decomposed."""
+    if any(_changes_in_place(node) for node in program.graph.nodes):
+        with user_code("the functional form"):
+            program = program.run_decompositions({})
     signature = program.graph_signature
     changed = {**signature.buffers_to_mutate, **signature.user_inputs_to_mutate}
     if changed:
         raise CaptureError(f"the program changes {', '.join(changed.values())}; a served model must not", stage="capture")
-    if not any(_changes_in_place(node) for node in program.graph.nodes):
-        return program
-    with user_code("the functional form"):
-        return program.run_decompositions({})
+    return program
 
 
 def _changes_in_place(node: torch.fx.Node) -> bool:

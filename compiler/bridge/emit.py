@@ -141,7 +141,13 @@ class Emit:
 
     def result_type(self, *operands: Any) -> DType:
         """The type PyTorch gives to arithmetic on these values and Python numbers."""
-        return from_torch(torch.result_type(*_stand_ins(operands)) if len(operands) > 1 else to_torch(operands[0].dtype))
+        joined = _stand_in(operands[0])
+        for operand in operands[1:]:
+            other = _stand_in(operand)
+            kind = torch.result_type(joined, other)
+            rank = max(x.dim() if isinstance(x, torch.Tensor) else 0 for x in (joined, other))
+            joined = torch.empty((1,) * rank, dtype=kind, device="meta")
+        return from_torch(joined.dtype)
 
     def operands(self, *operands: Any, kind: DType | None = None) -> list[Value]:
         """The operands as values of one type: `kind`, or what PyTorch promotes them to."""
@@ -187,13 +193,10 @@ def _number(value: Any, kind: DType) -> Any:
     return bool(value) if kind is BOOL else int(value)
 
 
-def _stand_ins(operands: Sequence[Any]) -> list[Any]:
-    """Meta tensors and numbers that promote as the operands do: rank 0 gives way to rank 1, numbers to both."""
-    return [
-        torch.empty((1,) * min(x.rank, 1), dtype=to_torch(x.dtype), device="meta")
-        if isinstance(x, Value)
-        else (1.0 if x.dtype.is_float else 1)
-        if isinstance(x, Expr)
-        else x
-        for x in operands
-    ]
+def _stand_in(x: Any) -> Any:
+    """A meta tensor or number that promotes as the operand does: rank 0 gives way to rank 1, numbers to both."""
+    if isinstance(x, Value):
+        return torch.empty((1,) * min(x.rank, 1), dtype=to_torch(x.dtype), device="meta")
+    if isinstance(x, Expr):
+        return 1.0 if x.dtype.is_float else 1
+    return x

@@ -66,11 +66,14 @@ def _within(e: Emit, dims: list[Expr], before: list[int], after: list[int], shap
         return [product(dims)]
     if len(dims) == len(after) == 1 or before == after:
         return list(dims)
-    symbols = [factor for factor in factors(dims) if not factor.is_const]
+    # factors of a product have no order of their own: inputs' sizes were made in the order of their axes
+    symbols = sorted((factor for factor in factors(dims) if not factor.is_const), key=e.system.age)
     sizes: list[Any] = []
     for value, size in zip(after, shape, strict=True):
-        if symbols and value != 1 and e.observed(symbols[0]) == (value,):
-            sizes.append(symbols.pop(0))
+        equal = next((symbol for symbol in symbols if value != 1 and e.observed(symbol) == (value,)), None)
+        if equal is not None:
+            symbols.remove(equal)
+            sizes.append(equal)
         else:
             sizes.append(size if isinstance(size, Expr) else value)
     if symbols:  # one literal beside a factor that was not found whole holds the rest of the group

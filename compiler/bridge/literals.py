@@ -21,6 +21,7 @@ class Sizes:
         self.traces = [dict(sizes) for sizes in traces]
         self._values: dict[Expr, Values | None] = {}
         self._by_values: dict[Values, Expr] = {}
+        self._seen: dict[Expr, None] = {}
         self.uncertain: list[Expr] = []  # explanations by a form that so few traces cannot prove
 
     def observed(self, size: Expr) -> Values | None:
@@ -43,6 +44,7 @@ class Sizes:
         for size in sizes:
             if not size.is_const and (values := self.observed(size)) is not None:
                 self._by_values.setdefault(values, size)
+                self._seen.setdefault(size)
 
     def known(self) -> Iterator[tuple[Values, Expr]]:
         return iter(self._by_values.items())
@@ -65,10 +67,10 @@ class Sizes:
                 return candidate
         return None
 
-    def match(self, value: int, near: Sequence[Expr]) -> Expr | None:
-        """With a single trace: a size of the operands or an input that has this value; None where it is a plain constant."""
-        pool = itertools.chain(near, self._by_values.values())
-        return next((size for size in pool if not size.is_const and self.observed(size) == (value,)), None)
+    def matches(self, value: int, near: Sequence[Expr]) -> list[Expr]:
+        """With a single trace: the sizes in the graph that have this value, the operands' first."""
+        pool = dict.fromkeys([*near, *self._seen])
+        return [size for size in pool if not size.is_const and self.observed(size) == (value,)]
 
     def _products(self, near: Sequence[Expr]) -> Iterator[Expr]:
         """Products of neighbours: what a merge of contiguous dims gives."""

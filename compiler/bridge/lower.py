@@ -14,16 +14,16 @@ from torch.fx import Node as FxNode
 
 from dlcb.compiler.bridge import aten, aten_shape, partition
 from dlcb.compiler.bridge.capture import node_line
-from dlcb.compiler.bridge.emit import Emit, from_torch
+from dlcb.compiler.bridge.emit import Emit, Size, from_torch
 from dlcb.compiler.bridge.literals import Sizes
 from dlcb.compiler.bridge.weights import Parameters
 from dlcb.compiler.dtype import FLOAT64
 from dlcb.compiler.errors import CaptureError, CompilerError, ShapeError, UnsupportedOperator
 from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import apply, as_expr, cast, const
+from dlcb.compiler.expr.node import ONE, apply, as_expr, cast, const
 from dlcb.compiler.ir import ops
 from dlcb.compiler.ir.graph import Graph, GraphBuilder, Value
-from dlcb.compiler.shapes.system import System
+from dlcb.compiler.shapes.system import UNSTATED, Provenance, System
 
 
 class Disagreement(CompilerError):
@@ -62,7 +62,63 @@ def lower(
 ) -> Lowered:
     """One graph for all `programs`, which were traced at `sizes` (size variable -> value). `inputs`: the dims of each input in
     order. Raises Disagreement where the programs are not one program."""
-    return _Lowering(name, programs, sizes, inputs, system).run()
+    if len(programs) > 1:
+        return _Lowering(name, programs, sizes, inputs, system).run()
+    decisions = _decide(name, programs, sizes, inputs)
+    for size, others in decisions:
+        for other in others:
+            system.equal(size, other, Provenance("the single trace", "", f"a literal may follow {size!r} or {other!r}"))
+    return _Lowering(name, programs, sizes, inputs, system, [size for size, _ in decisions]).run()
+
+
+# ---- a single trace: which literals follow which sizes --------------------------------------------------------------------
+
+
+class _Exploring(System):
+    """A system in which a literal that is not understood yet is a size variable of its own, `unknown`. Where it meets another
+    size in a broadcast it is that size: both were more than 1, or the trace would not say so."""
+
+    def __init__(self, symbols: Sequence[Expr]) -> None:
+        super().__init__()
+        self.unknown: dict[Expr, list[Expr]] = {}  # the variable of a literal -> the sizes that it may follow
+        for symbol in symbols:
+            self.age(symbol)
+
+    def literal(self, candidates: list[Expr]) -> Expr:
+        symbol = self.runtime_size("literal")
+        self.unknown[symbol] = candidates
+        return symbol
+
+    def broadcast(self, a: Expr | int, b: Expr | int, why: Provenance = UNSTATED) -> Expr:
+        a, b = self.simplify(as_expr(a)), self.simplify(as_expr(b))
+        if (a in self.unknown or b in self.unknown) and a is not ONE and b is not ONE:
+            return self.equal(a, b, why)
+        return super().broadcast(a, b, why)
+
+
+def _decide(
+    name: str,
+    programs: Sequence[ExportedProgram],
+    sizes: Sequence[Mapping[str, int]],
+    inputs: Mapping[str, Sequence[Expr | int]],
+) -> list[tuple[Expr, list[Expr]]]:
+    """For every literal that may follow a size, in order: the size or constant it is, and the sizes that must then be equal to
+    that, because nothing in the graph tells them apart."""
+    symbols = dict.fromkeys(dim for dims in inputs.values() for dim in dims if isinstance(dim, Expr))
+    system = _Exploring(list(symbols))
+    try:
+        _Lowering(name, programs, sizes, inputs, system).run()
+    except (Disagreement, ShapeError):
+        # the literals contradict each other when taken apart: only where all that may be meant agree is the graph right
+        return [(candidates[0], candidates[1:]) for candidates in system.unknown.values()]
+    decided = []
+    for symbol, candidates in system.unknown.items():
+        found = system.simplify(symbol)
+        if found.free & system.unknown.keys():
+            decided.append((candidates[0], candidates[1:]))
+        else:
+            decided.append((found, []))
+    return decided
 
 
 class _Lowering:
@@ -73,8 +129,10 @@ class _Lowering:
         sizes: Sequence[Mapping[str, int]],
         inputs: Mapping[str, Sequence[Expr | int]],
         system: System,
+        decisions: Sequence[Expr] = (),
     ) -> None:
         self.programs = programs
+        self.decisions = iter(decisions)  # what the literals of a single trace follow
         self.inputs = inputs
         self.sizes = Sizes(sizes)
         self.build = GraphBuilder(name, system)
@@ -156,6 +214,8 @@ class _Lowering:
                 return result
             except UnsupportedOperator as error:
                 self.notes[f"{target} at {self.build.source}: {error.message}"] = None
+            except TypeError as error:  # an overload or keyword that the row was not written for
+                self.notes[f"{target} at {self.build.source}: {error}"] = None
             except ShapeError as error:
                 raise Disagreement(error.message, stage="generalize", node=target, source_line=self.build.source) from error
         return self._eager(row, arguments, keywords)
@@ -206,8 +266,7 @@ class _Lowering:
             return [self._merge([tree[k] for tree in trees], near, sized) for k in range(len(first))]
         if all(type(tree) is type(first) and tree == first for tree in trees[1:]):
             if sized and isinstance(first, int) and not isinstance(first, bool):
-                found = self.sizes.match(first, near)
-                return first if found is None else found
+                return self._sized(first, near)
             return first
         if all(isinstance(tree, int) and not isinstance(tree, bool) for tree in trees):
             found = self.sizes.explain(tuple(trees), near)
@@ -218,6 +277,19 @@ class _Lowering:
         if found is None:
             raise self._disagreement(f"the values {', '.join(map(str, trees))}")
         return found
+
+    def _sized(self, value: int, near: Sequence[Expr]) -> Size:
+        """A literal of a single trace, in a place where a size may stand."""
+        system = self.build.system
+        unknown = system.unknown.keys() if isinstance(system, _Exploring) else frozenset()
+        candidates = [size for size in self.sizes.matches(value, near) if not size.free & unknown]
+        if not candidates:
+            return value
+        if isinstance(system, _Exploring):
+            symbol = system.literal(candidates)
+            self.sizes.define(symbol, (value,))
+            return symbol
+        return next(self.decisions)
 
     def _explain_float(self, values: Sequence[float], near: Sequence[Expr]) -> Expr | None:
         """A size n used as a number: n, 1 / n, the root of n or its inverse."""
@@ -261,10 +333,11 @@ class _Lowering:
     def _result_size(self, values: Sequence[Any], near: Sequence[Expr], axis: int) -> Expr:
         if not all(isinstance(value, int) for value in values):  # known at run time only
             return self.build.system.runtime_size(f"r{axis}")
-        if len(set(values)) == 1 and not self.emit.single:
+        if self.emit.single:
+            return as_expr(self._sized(values[0], near))
+        if len(set(values)) == 1:
             return as_expr(values[0])
-        found = self.sizes.match(values[0], near) if self.emit.single else self.sizes.explain(tuple(values), near)
-        if found is not None:
+        if (found := self.sizes.explain(tuple(values), near)) is not None:
             return found
         fresh = self.build.system.runtime_size(f"r{axis}")
         self.sizes.define(fresh, tuple(values))

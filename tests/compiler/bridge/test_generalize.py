@@ -1,0 +1,189 @@
+"""Which dims come out free, within which range and why; and that the graph is right at sizes that were never traced."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from captured_programs import Program, assert_agrees, captured, source
+from torch import Tensor, nn
+
+from dlcb.compiler.bridge.generalize import generalize
+from dlcb.compiler.errors import CaptureError, ShapeError
+from dlcb.compiler.source import InputDeclaration
+
+
+def sizes_of(program: object) -> list[str | int]:
+    return [verdict.size for verdict in program.verdicts]
+
+
+# ---- free, pinned, limited ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: x.view(x.shape[0], 2, -1).transpose(1, 2).reshape(x.shape[0], -1),
+    lambda x: x / x.shape[0] + x * x.shape[1] ** -0.5,
+    lambda x: torch.arange(x.shape[1]) + x,
+    lambda x: torch.cat([x, x[:, :1]], 1)[:, 1:],
+    lambda x: x.unsqueeze(0).expand(3, -1, -1).sum(0),
+    lambda x: nn.functional.pad(x, (1, -x.shape[1] % 8)),
+    lambda x: x[:, : x.shape[1] // 10 * 10],
+    lambda x: torch.zeros(x.shape[1], x.shape[0]).t() + x,
+])  # fmt: skip
+def test_sizes_that_stand_as_literals_stay_free(function: object) -> None:
+    program = captured(function, ("n", "m"))
+    assert sizes_of(program) == ["n", "m"]
+    assert all(verdict.high is None and verdict.certainty == "proven" for verdict in program.verdicts)
+    for shape in ((1, 16), (9, 20), (4, 66)):
+        assert_agrees(program, Program(function), {"x0": torch.randn(shape)})
+
+
+def test_a_view_with_a_fixed_side_makes_the_length_a_multiple() -> None:
+    program = captured(lambda x: x.view(100, -1) * 2, ("n",))
+    (verdict,) = program.verdicts
+    assert (verdict.size, verdict.multiple) == ("n", 100)
+    assert_agrees(program, Program(lambda x: x.view(100, -1) * 2), {"x0": torch.randn(2100)})
+
+
+def test_a_dim_declared_free_that_the_program_pins_is_an_error_with_operator_and_line() -> None:
+    class Pinned(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.view(8, 4) * 2
+
+    with pytest.raises(ShapeError, match=r"declared free.*32.*reshape") as raised:
+        captured(Pinned(), ("a", "b"))
+    assert "test_generalize.py" in raised.value.source_line
+
+
+def test_a_width_tied_to_a_weight_is_pinned_and_the_rest_is_free() -> None:
+    weight = torch.randn(5)
+    program = captured(lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight, ("rows", "?"))
+    rows, width = program.verdicts
+    assert (rows.size, rows.high, width.size, width.beyond) == ("rows", None, 5, "refused")
+    assert "5" in width.reason
+
+
+def test_a_branch_on_a_size_bounds_the_graph_to_its_side() -> None:
+    program = captured(lambda x: x + 1 if x.shape[0] < 10 else x * 2, ("n",))
+    (verdict,) = program.verdicts
+    assert (verdict.low, verdict.high) in ((10, None), (0, 9))
+    assert verdict.beyond == "eager"
+    assert "a branch" in verdict.reason and "test_generalize.py" in verdict.source
+
+
+def test_two_programs_with_equal_graphs_keep_their_own_ranges() -> None:
+    guarded = captured(lambda x: x * 2 if x.shape[0] >= 10 else x + 1, ("n",), dims={"n": (10, 64)})
+    free = captured(lambda x: x * 2, ("n",))
+    assert guarded.verdicts[0].high == 64
+    assert free.verdicts[0].high is None
+
+
+def test_a_branch_on_parity_keeps_one_side() -> None:
+    program = captured(lambda x: x + 1 if x.shape[0] % 2 else x * 2, ("n",))
+    assert "n % 2" in program.verdicts[0].reason
+    assert program.verdicts[0].beyond == "eager"
+
+
+def test_a_branch_without_effect_bounds_nothing() -> None:
+    def function(x: Tensor) -> Tensor:
+        scale = 2.0 if x.shape[0] > 1 else 2.0
+        return x * scale
+
+    assert captured(function, ("n",)).verdicts[0].low == 0
+
+
+def test_an_unrolled_loop_holds_its_dim_and_leaves_others_to_eager() -> None:
+    def function(x: Tensor) -> Tensor:
+        for step in range(x.shape[0]):
+            x = x + step
+        return x
+
+    program = captured(function, ("n", "m"))
+    held, free = program.verdicts
+    assert isinstance(held.size, int) and held.beyond == "eager"
+    assert free.size == "m"
+
+
+def test_the_greatest_length_is_read_off_a_position_table() -> None:
+    table = nn.Embedding(48, 4)
+    by_slice = captured(lambda x: x + table.weight[: x.shape[1]], ("b", "s", 4))
+    by_lookup = captured(lambda x: x + table(torch.arange(x.shape[1])), ("b", "s", 4))
+    for program in (by_slice, by_lookup):
+        assert [(v.low, v.high) for v in program.verdicts[:2]] == [(0, None), (0, 48)]
+
+
+def test_sizes_from_a_chain_of_windows() -> None:
+    chain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(2, 2, ceil_mode=True), nn.Conv2d(4, 2, 3, stride=2))
+    program = captured(chain, ("b", 3, "h", "w"))
+    assert [verdict.low for verdict in program.verdicts] == [0, 3, 7, 7]
+    assert_agrees(program, chain, {"x0": torch.randn(2, 3, 7, 12)})
+    with pytest.raises(RuntimeError):
+        chain(torch.randn(1, 3, 6, 7))
+
+
+def test_equal_names_are_one_size_and_different_names_never_merge() -> None:
+    program = captured(lambda x, y: (x @ y).relu(), ("n", "m"), ("m", "k"))
+    assert sizes_of(program) == ["n", "m", "m", "k"]
+    assert [repr(size) for size in program.graph.outputs[0].shape] == ["n", "k"]
+
+
+def test_an_output_dim_that_was_declared_free_stays_free() -> None:
+    (size,) = captured(lambda x: x.flatten(), ("n", 3)).graph.outputs[0].shape
+    assert size.free
+
+
+def test_a_mask_gives_a_run_time_size_and_an_eager_node() -> None:
+    program = captured(lambda x: (x[x > 0] * 2).sum(), ("n",))
+    assert [node.op.name for node in program.graph.nodes].count("eager") == 1
+    assert_agrees(program, Program(lambda x: (x[x > 0] * 2).sum()), {"x0": torch.randn(23)})
+
+
+def test_an_unknown_operator_is_an_eager_node_between_two_regions() -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.sort(torch.exp(x) + 1, dim=1)[0].softmax(-1)
+
+    program = captured(function, ("n", "m"))
+    names = [node.op.name for node in program.graph.nodes]
+    assert names == ["exp", "full", "add", "eager", "softmax"]
+    assert "aten.sort.default" in program.notes[0]
+    assert_agrees(program, Program(function), {"x0": torch.randn(3, 7)})
+
+
+def test_changes_in_place_through_views_become_functional() -> None:
+    def function(x: Tensor) -> Tensor:
+        y = x + 1
+        y[:, 0].mul_(3)
+        y.relu_()
+        return y.add_(1)
+
+    assert_agrees(captured(function, ("n", "m")), Program(function), {"x0": torch.randn(4, 5)})
+
+
+# ---- what cannot be captured ---------------------------------------------------------------------------------------------------
+
+
+def test_a_failing_program_names_the_users_line() -> None:
+    def function(x: Tensor) -> Tensor:
+        raise ValueError("no such thing")
+
+    with pytest.raises(CaptureError, match="ValueError: no such thing") as raised:
+        captured(function, ("n",))
+    assert "test_generalize.py" in raised.value.source_line
+
+
+def test_a_program_that_changes_its_weights_is_refused() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.count.add_(1)
+            return x + self.count
+
+    with pytest.raises(CaptureError, match="changes count"):
+        generalize(source(InputDeclaration("x", "float32", ("n",))), Counting().eval())
+
+
+def test_an_input_without_rank_is_for_the_jit_tier() -> None:
+    with pytest.raises(CaptureError, match="'x' has no rank"):
+        generalize(source(InputDeclaration("x", "float32", None)), Program(lambda x: x).eval())
