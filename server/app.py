@@ -47,7 +47,7 @@ class Application:
         await self.web(scope, receive, send)
 
 
-def web_application(
+def web_application(  # noqa: PLR0915 - a list of routes, one short function each
     endpoints: Endpoints, metrics: Metrics, settings: Server, ready: Callable[[], bool]
 ) -> FastAPI:
     """Every route but inference."""
@@ -65,8 +65,6 @@ def web_application(
             return orjson.loads(data) if data.strip() else {}
         except ValueError as error:
             raise BadRequest(f"the body is not JSON: {error}") from error
-
-    Json = Annotated[Any, Depends(body)]
 
     def reply(value: Any, status: int = 200) -> Response:
         return Response(orjson.dumps(value), status, media_type="application/json")
@@ -136,21 +134,21 @@ def web_application(
         return reply(endpoints.explain(name))
 
     @web.post("/v1/models/{name}/plan", tags=["compiler"])
-    async def plan(name: Name, value: Json) -> Response:
-        return reply(endpoints.plan(name, value))
+    async def plan(name: Name, request: Request) -> Response:
+        return reply(endpoints.plan(name, await body(request)))
 
     @web.post("/v2/repository/index", tags=["repository"])
-    async def index(value: Json) -> Response:
-        return reply(endpoints.index(value))
+    async def index(request: Request) -> Response:
+        return reply(endpoints.index(await body(request)))
 
     @web.post("/v2/repository/models/{name}/load", tags=["repository"], dependencies=[Depends(admin)])
-    async def load(name: Name, value: Json) -> Response:
-        await endpoints.load(name, value)
+    async def load(name: Name, request: Request) -> Response:
+        await endpoints.load(name, await body(request))
         return reply({})
 
     @web.post("/v2/repository/models/{name}/unload", tags=["repository"], dependencies=[Depends(admin)])
-    async def unload(name: Name, value: Json) -> Response:
-        await endpoints.unload(name, value)
+    async def unload(name: Name, request: Request) -> Response:
+        await endpoints.unload(name, await body(request))
         return reply({})
 
     @web.get("/metrics", tags=["server"])

@@ -118,13 +118,13 @@ class Batcher:
         decoded."""
         if model.waiting >= model.limits.queue_requests:
             raise QueueFull(
-                f"model '{model.name}' has {model.waiting} requests waiting, its limit is {model.limits.queue_requests}",
+                f"{model.waiting} requests wait for model '{model.name}', its limit is {model.limits.queue_requests}",
                 retry_after=max(1, round(model.waiting * model.run_seconds)),
             )
         if self.inflight_bytes + size > self.inflight_limit:
             raise QueueFull(
-                f"{self.inflight_bytes} bytes of requests are unanswered, {size} more would pass the limit of "
-                f"{self.inflight_limit}"
+                f"{self.inflight_bytes} bytes of requests are unanswered, {size} more would pass the limit "
+                f"of {self.inflight_limit}"
             )
 
     def submit(
@@ -399,7 +399,8 @@ class Batcher:
 
     def _account(self, job: Job, reply: dict[str, Any], rows: int, now: float) -> None:
         model, seconds, count = job.model, reply["seconds"], len(job.requests)
-        model.run_seconds += 0.2 * (seconds - model.run_seconds)
+        weight = 0.2 if model.statistics.executions else 1.0
+        model.run_seconds += weight * (seconds - model.run_seconds)
         self.metrics.shape_cache.cell(model.name, reply["tier"], reply["result"]).value += 1
         cells, statistics = model.cells, model.statistics
         cells.rows.observe(rows)

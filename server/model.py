@@ -60,7 +60,7 @@ class ServedModel:
     counters: Mapping[str, int] = field(default_factory=dict)
     waiting: int = 0
     unanswered: int = 0
-    run_seconds: float = 0.0
+    run_seconds: float = 0.01  # of late; until something has run, not quick
     compile_seconds: float = 0.0
     load_seconds: float = 0.0
     expected: tuple[tuple[str, Any], ...] = ()

@@ -1,0 +1,324 @@
+"""Answers of a live server: values in JSON and binary, every datatype, compression, batching, deadlines and
+bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import time
+import zlib
+from typing import Any
+
+import httpx
+import numpy
+import pytest
+
+from dlcb.server.datatypes import DATATYPES
+
+from .conftest import LiveServer
+
+HEADER = "Inference-Header-Content-Length"
+
+
+def tensor(array: numpy.ndarray, name: str = "x", datatype: str = "FP32", **fields: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "shape": array.shape,
+        "datatype": datatype,
+        "data": array.ravel().tolist(),
+        **fields,
+    }
+
+
+def ask(array: numpy.ndarray, name: str = "x", datatype: str = "FP32", **fields: Any) -> bytes:
+    return json.dumps({"inputs": [tensor(array, name, datatype)], **fields}).encode()
+
+
+def ask_binary(array: numpy.ndarray, datatype: str = "FP32", **fields: Any) -> tuple[bytes, dict[str, str]]:
+    entry = {
+        "name": "x",
+        "shape": array.shape,
+        "datatype": datatype,
+        "parameters": {"binary_data_size": array.nbytes},
+    }
+    head = json.dumps({"inputs": [entry], **fields}).encode()
+    return head + array.tobytes(), {HEADER: str(len(head))}
+
+
+def value(response: httpx.Response) -> numpy.ndarray:
+    """The one output of a JSON answer."""
+    assert response.status_code == 200, response.text
+    (output,) = response.json()["outputs"]
+    array = DATATYPES[output["datatype"]].array
+    return numpy.array(output["data"], array).reshape(output["shape"])
+
+
+def split_binary(response: httpx.Response) -> tuple[dict[str, Any], bytes]:
+    assert response.status_code == 200, response.text
+    length = int(response.headers[HEADER])
+    return json.loads(response.content[:length]), response.content[length:]
+
+
+def floats(*shape: int) -> numpy.ndarray:
+    return numpy.random.default_rng().standard_normal(shape).astype("float32")
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/models/identity/infer", "/v2/models/identity/infer", "/v2/models/identity/versions/1/infer"]
+)
+def test_both_protocols_share_a_handler(client: httpx.Client, path: str) -> None:
+    x = floats(3, 5)
+    response = client.post(path, content=ask(x, id="seven"))
+    assert numpy.array_equal(value(response), x)
+    answer = response.json()
+    assert (answer["model_name"], answer["model_version"], answer["id"]) == ("identity", "1", "seven")
+
+
+def test_nested_data_and_no_content_type(client: httpx.Client) -> None:
+    x = floats(2, 3)
+    body = json.dumps({"inputs": [tensor(x, data=x.tolist())]})
+    request = client.build_request("POST", "/v2/models/identity/infer", content=body)
+    request.headers.pop("content-type", None)
+    assert numpy.array_equal(value(client.send(request)), x)
+
+
+@pytest.mark.parametrize(
+    ("model", "datatype", "array"),
+    [
+        ("identity", "FP32", floats(2, 3)),
+        ("halves", "FP16", floats(2, 3).astype("float16")),
+        ("brains", "BF16", numpy.arange(6, dtype="uint16").reshape(2, 3)),
+        ("flags", "BOOL", numpy.array([[True, False, True]])),
+        ("bytes", "UINT8", numpy.array([[0, 255, 7]], "uint8")),
+    ],
+)
+def test_binary_in_and_out(client: httpx.Client, model: str, datatype: str, array: numpy.ndarray) -> None:
+    body, headers = ask_binary(array, datatype, parameters={"binary_data_output": True})
+    response = client.post(f"/v2/models/{model}/infer", content=body, headers=headers)
+    document, data = split_binary(response)
+    assert response.headers["content-type"] == "application/octet-stream"
+    (output,) = document["outputs"]
+    assert output["datatype"] == datatype and tuple(output["shape"]) == array.shape
+    assert output["parameters"] == {"binary_data_size": array.nbytes}
+    assert data == array.tobytes()
+
+
+def test_an_output_s_own_wish_wins_over_the_request_s(client: httpx.Client) -> None:
+    x = floats(1, 4)
+    body, headers = ask_binary(
+        x,
+        parameters={"binary_data_output": True},
+        outputs=[{"name": "y", "parameters": {"binary_data": False}}],
+    )
+    response = client.post("/v2/models/identity/infer", content=body, headers=headers)
+    assert HEADER not in response.headers
+    assert numpy.array_equal(value(response), x)
+
+
+def test_raw_binary_is_one_row_and_answers_binary(client: httpx.Client) -> None:
+    x = floats(128)
+    response = client.post("/v2/models/identity/infer", content=x.tobytes(), headers={HEADER: "0"})
+    document, data = split_binary(response)
+    assert document["outputs"][0]["shape"] == [1, 128]
+    assert data == x.tobytes()
+
+
+def test_a_header_as_long_as_the_body_means_json_alone(client: httpx.Client) -> None:
+    x = floats(1, 4)
+    body = ask(x)
+    response = client.post("/v2/models/identity/infer", content=body, headers={HEADER: str(len(body))})
+    assert numpy.array_equal(value(response), x)
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_compressed_both_ways(client: httpx.Client, encoding: str) -> None:
+    x = floats(4, 700)
+    body, headers = ask_binary(x, parameters={"binary_data_output": True})
+    packed = gzip.compress(body) if encoding == "gzip" else zlib.compress(body)
+    headers |= {"Content-Encoding": encoding, "Accept-Encoding": encoding}
+    response = client.post("/v2/models/identity/infer", content=packed, headers=headers)
+    assert response.headers["content-encoding"] == encoding
+    _document, data = split_binary(response)
+    assert data == x.tobytes()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_large_json_body_is_answered(client: httpx.Client, nested: bool) -> None:
+    x = floats(3, 50_176)
+    body = json.dumps({"id": "big", "inputs": [tensor(x, data=x.tolist() if nested else x.ravel().tolist())]})
+    response = client.post("/v1/models/identity/infer", content=body)
+    assert numpy.array_equal(value(response), x)
+    assert response.json()["id"] == "big"
+
+
+def test_empty_tensors_are_ordinary(client: httpx.Client) -> None:
+    x = floats(2, 0)
+    assert value(client.post("/v1/models/identity/infer", content=ask(x))).shape == (2, 0)
+    nested = json.dumps({"inputs": [tensor(x, data=[[], []])]})
+    assert value(client.post("/v1/models/identity/infer", content=nested)).shape == (2, 0)
+
+
+def test_any_rank_is_compiled_once_a_rank(client: httpx.Client) -> None:
+    for rank in (1, 3, 2, 3):
+        x = floats(*[4] * rank)
+        expected = (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True)
+        got = value(client.post("/v1/models/standardize/infer", content=ask(x)))
+        assert numpy.allclose(got, expected, atol=1e-5)
+    metrics = client.get("/metrics").text
+    assert 'dlcb_compile_seconds_count{model="standardize",reason="jit",tier="jit"} 3.0' in metrics
+    assert 'dlcb_compile_seconds_count{model="standardize",reason="request",tier="jit"} 0.0' in metrics
+
+
+async def together(server: LiveServer, model: str, bodies: list[bytes]) -> list[httpx.Response]:
+    """Post all bodies at once, behind a request that keeps the worker busy, so that they wait together."""
+    limits = httpx.Limits(max_connections=len(bodies) + 1)
+    async with httpx.AsyncClient(base_url=server.url, timeout=30, limits=limits) as client:
+        busy = asyncio.create_task(
+            client.post("/v1/models/sleepy/infer", content=ask(numpy.full((1, 1), 150.0)))
+        )
+        await asyncio.sleep(0.05)
+        answers = await asyncio.gather(
+            *(client.post(f"/v1/models/{model}/infer", content=body) for body in bodies)
+        )
+        assert (await busy).status_code == 200
+        return answers
+
+
+def batches(client: httpx.Client, model: str) -> int:
+    for entry in client.get(f"/v2/models/{model}/stats").json()["model_stats"]:
+        return int(entry["execution_count"])
+    raise AssertionError(model)
+
+
+def test_requests_that_wait_together_run_together(server: LiveServer, client: httpx.Client) -> None:
+    arrays = [floats(rows, 6) for rows in (1, 3, 2, 1, 4)]
+    before = batches(client, "row_sums")
+    answers = asyncio.run(together(server, "row_sums", [ask(x) for x in arrays]))
+    for x, answer in zip(arrays, answers, strict=True):
+        assert numpy.allclose(value(answer), x.sum(axis=1), atol=1e-5)
+    assert batches(client, "row_sums") == before + 1
+
+
+def test_each_gets_its_own_length(server: LiveServer, client: httpx.Client) -> None:
+    arrays = [floats(1, length) for length in (3, 9, 3, 5, 9)]
+    before = batches(client, "row_sums")
+    answers = asyncio.run(together(server, "row_sums", [ask(x) for x in arrays]))
+    for x, answer in zip(arrays, answers, strict=True):
+        assert numpy.allclose(value(answer), x.sum(axis=1), atol=1e-5)
+    assert batches(client, "row_sums") == before + 3
+
+
+def test_a_batch_axis_need_not_come_first(server: LiveServer) -> None:
+    arrays = [floats(3, columns) for columns in (1, 4, 2)]
+    answers = asyncio.run(together(server, "columns", [ask(x) for x in arrays]))
+    for x, answer in zip(arrays, answers, strict=True):
+        assert numpy.array_equal(value(answer), x)
+
+
+def test_a_bad_index_fails_its_request_alone(server: LiveServer) -> None:
+    arrays = [numpy.full((rows, 2), rows) for rows in (1, 2, 3, 4)]
+    arrays[2][1, 1] = 100
+    arrays[3][3, 0] = -5
+    answers = asyncio.run(together(server, "look_up", [ask(x, "ids", "INT64") for x in arrays]))
+    for x, answer in zip(arrays[:2], answers[:2], strict=True):
+        assert numpy.array_equal(value(answer), x.astype("float32") ** 2)
+    assert [answer.status_code for answer in answers] == [200, 200, 400, 400]
+    assert "100 at position [1, 1]" in answers[2].json()["error"]
+    assert "-5 at position [3, 0]" in answers[3].json()["error"]
+
+
+def test_an_error_of_the_model_fails_its_request_alone(server: LiveServer) -> None:
+    arrays = [numpy.full((1, 2), number) for number in (1, 7, 2)]
+    answers = asyncio.run(together(server, "deadly", [ask(x) for x in arrays]))
+    assert [answer.status_code for answer in answers] == [200, 500, 200]
+    assert "RuntimeError" in answers[1].json()["error"] and "seven" not in answers[1].json()["error"]
+
+
+def test_a_cancelled_neighbour_leaves_the_others_their_answers(
+    server: LiveServer, client: httpx.Client
+) -> None:
+    """The client of one of three waiting requests goes away: its request leaves the queue, and is counted."""
+
+    async def go() -> list[httpx.Response]:
+        async with httpx.AsyncClient(base_url=server.url, timeout=30) as http:
+            busy = asyncio.create_task(
+                http.post("/v1/models/sleepy/infer", content=ask(numpy.full((1, 1), 300.0)))
+            )
+            await asyncio.sleep(0.05)
+            tasks = [
+                asyncio.create_task(
+                    http.post("/v1/models/row_sums/infer", content=ask(numpy.full((1, 2), number)))
+                )
+                for number in (1, 2, 3)
+            ]
+            await asyncio.sleep(0.1)
+            tasks[1].cancel()
+            await busy
+            return [await tasks[0], await tasks[2]]
+
+    rows = inferences(client, "row_sums")
+    first, last = asyncio.run(go())
+    assert (value(first)[0], value(last)[0]) == (2.0, 6.0)
+    assert inferences(client, "row_sums") == rows + 2
+    assert (
+        'dlcb_dropped_requests_total{cause="disconnect",model="row_sums"} 1.0' in client.get("/metrics").text
+    )
+
+
+def inferences(client: httpx.Client, model: str) -> int:
+    return int(client.get(f"/v2/models/{model}/stats").json()["model_stats"][0]["inference_count"])
+
+
+def test_a_deadline_answers_504_at_once(client: httpx.Client) -> None:
+    start = time.perf_counter()
+    body = ask(numpy.full((1, 1), 400.0), parameters={"timeout": 50_000})
+    response = client.post("/v1/models/sleepy/infer", content=body)
+    assert response.status_code == 504 and "50 ms" in response.json()["error"]
+    assert time.perf_counter() - start < 0.35
+
+
+def test_the_queue_s_bound_is_exact(server: LiveServer, client: httpx.Client) -> None:
+    """One request runs and four may wait: of eleven five are answered."""
+    assert client.post("/v1/models/sleepy/infer", content=ask(floats(1, 1) * 0)).status_code == 200  # nothing runs
+    body = ask(numpy.full((1, 1), 250.0))
+
+    async def go() -> list[httpx.Response]:
+        async with httpx.AsyncClient(base_url=server.url, timeout=30) as http:
+            first = asyncio.create_task(http.post("/v1/models/sleepy/infer", content=body))
+            await asyncio.sleep(0.05)
+            tasks = [
+                asyncio.create_task(http.post("/v1/models/sleepy/infer", content=body)) for _ in range(10)
+            ]
+            return [await first, *await asyncio.gather(*tasks)]
+
+    answers = asyncio.run(go())
+    statuses = sorted(answer.status_code for answer in answers)
+    assert statuses == [200] * 5 + [429] * 6
+    refused = next(answer for answer in answers if answer.status_code == 429)
+    assert int(refused.headers["retry-after"]) >= 1
+    assert "4" in refused.json()["error"]
+
+
+def test_priority_one_goes_first(server: LiveServer) -> None:
+    async def go() -> list[int]:
+        order: list[int] = []
+        async with httpx.AsyncClient(base_url=server.url, timeout=30) as http:
+            busy = asyncio.create_task(
+                http.post("/v1/models/sleepy/infer", content=ask(numpy.full((1, 1), 200.0)))
+            )
+            await asyncio.sleep(0.05)
+
+            async def send(priority: int, width: int) -> None:
+                body = ask(numpy.full((1, width), 20.0), parameters={"priority": priority})
+                assert (await http.post("/v1/models/sleepy/infer", content=body)).status_code == 200
+                order.append(priority)
+
+            tasks = []
+            for width, priority in enumerate((0, 5, 1), start=1):
+                tasks.append(asyncio.create_task(send(priority, width)))
+                await asyncio.sleep(0.01)
+            await asyncio.gather(busy, *tasks)
+        return order
+
+    assert asyncio.run(go()) == [1, 5, 0]

@@ -1,0 +1,236 @@
+"""Workers that die, models that come and go, signals, and ways to fail at the start."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from .conftest import HERE, LiveServer, Start
+
+ADMIN = {"X-API-Key": "admin-key"}
+CONFIG = """
+server: {{host: 127.0.0.1, port: 0, spares: {spares}, backend: eager_model, grace_seconds: {grace}}}
+models:
+  - name: {name}
+    factory: eager_model:{name}
+    arguments: {arguments}
+    inputs: [{{name: x, datatype: FP32, shape: [batch, width]}}]
+    outputs: [y]
+"""
+
+
+def config(name: str = "identity", spares: int = 0, grace: float = 0, arguments: str = "{}") -> str:
+    return CONFIG.format(name=name, spares=spares, grace=grace, arguments=arguments)
+
+
+def body(*values: float, **fields: object) -> bytes:
+    entry = {"name": "x", "shape": [1, len(values)], "datatype": "FP32", "data": values}
+    return json.dumps({"inputs": [entry], **fields}).encode()
+
+
+def workers(server: LiveServer) -> list[int]:
+    """Process ids of the workers."""
+    listed = subprocess.run(
+        ["pgrep", "-P", str(server.process.pid), "-f", "dlcb.server.worker"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return [int(line) for line in listed.stdout.split()]
+
+
+def until(what: object, seconds: float = 20) -> None:
+    """Wait until a condition holds; an AssertionError when it never does."""
+    assert callable(what)
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "the condition never held"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("spares", [0, 1])
+def test_a_killed_worker_costs_no_request(launch: Start, spares: int) -> None:
+    server = launch(config("sleepy", spares))
+    until(lambda: len(workers(server)) == 1 + spares)
+    first = workers(server)[0]
+    with server.client() as client:
+        if spares:
+            until(
+                lambda: client.get("/metrics").text.count('dlcb_process_resident_bytes{process="worker') == 2
+            )
+            time.sleep(1.0)  # the spare loads its model
+        answers: list[httpx.Response] = []
+        thread = threading.Thread(
+            target=lambda: answers.append(client.post("/v1/models/sleepy/infer", content=body(300, id="a")))
+        )
+        thread.start()
+        time.sleep(0.1)
+        os.kill(first, signal.SIGKILL)
+        thread.join()
+        assert answers[0].status_code == 200 and answers[0].json()["id"] == "a"
+        until(lambda: first not in workers(server) and len(workers(server)) == 1 + spares)
+        assert "dlcb_worker_restarts_total 1.0" in client.get("/metrics").text
+
+
+def test_a_request_that_kills_workers_twice_is_refused_and_its_neighbour_is_not(launch: Start) -> None:
+    server = launch(config("deadly"))
+
+    async def go() -> list[httpx.Response]:
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as http:
+            bodies = (body(1, 2), body(13, 2, id="killer"), body(3, 4))
+            return await asyncio.gather(
+                *(http.post("/v1/models/deadly/infer", content=data) for data in bodies)
+            )
+
+    first, killer, last = asyncio.run(go())
+    assert (first.status_code, last.status_code) == (200, 200)
+    assert first.json()["outputs"][0]["data"] == [1.0, 2.0] and last.json()["outputs"][0]["data"] == [
+        3.0,
+        4.0,
+    ]
+    assert killer.status_code == 500 and "killer" in killer.json()["error"]
+    with server.client() as client:
+        again = client.post("/v1/models/deadly/infer", content=body(13, 2, id="again"))
+        assert again.status_code == 500 and "again" in again.json()["error"]
+        assert "dlcb_worker_restarts_total 2.0" in client.get("/metrics").text
+
+
+def test_sigterm_drains(launch: Start) -> None:
+    server = launch(config("sleepy", grace=0.5))
+    with server.client() as client:
+        answers: list[httpx.Response] = []
+        thread = threading.Thread(
+            target=lambda: answers.append(client.post("/v1/models/sleepy/infer", content=body(900)))
+        )
+        thread.start()
+        time.sleep(0.1)
+        server.process.send_signal(signal.SIGTERM)
+        with server.client() as other:
+            until(lambda: other.get("/v2/health/ready").status_code == 503, 2)
+            assert other.get("/v2/health/live").status_code == 200
+            assert other.post("/v1/models/sleepy/infer", content=body(1)).status_code == 200
+        thread.join()
+        assert answers[0].status_code == 200
+    assert server.wait() == 0
+
+
+def test_a_second_signal_ends_at_once(launch: Start) -> None:
+    server = launch(config("sleepy", grace=30))
+    children = workers(server)
+    server.process.send_signal(signal.SIGTERM)
+    with server.client() as client:
+        until(lambda: client.get("/v2/health/ready").status_code == 503, 2)
+    start = time.monotonic()
+    server.process.send_signal(signal.SIGTERM)
+    assert server.wait() == 128 + signal.SIGTERM
+    assert time.monotonic() - start < 2
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
+
+
+def test_children_end_with_a_killed_front(launch: Start) -> None:
+    server = launch(config())
+    children = workers(server)
+    assert children
+    server.kill()
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
+
+
+def test_models_are_loaded_and_unloaded_by_name(client: httpx.Client) -> None:
+    path = "/v2/repository/models/spare"
+    states = {entry["name"]: entry["state"] for entry in client.post("/v2/repository/index").json()}
+    assert states["spare"] == "UNAVAILABLE" and states["identity"] == "READY"
+    assert client.get("/v2/models/spare/ready").status_code == 503
+    assert client.post(f"{path}/load", headers=ADMIN).status_code == 200
+    answer = client.post("/v2/models/spare/infer", content=body(5)).json()
+    assert (answer["model_version"], answer["outputs"][0]["data"]) == ("2", [5.0])
+    assert client.post(f"{path}/load", headers=ADMIN, content=b"{}").status_code == 200  # a reload
+    assert client.post("/v2/models/spare/infer", content=body(6)).status_code == 200
+    assert client.post(f"{path}/unload", headers=ADMIN).status_code == 200
+    assert client.post("/v2/models/spare/infer", content=body(5)).status_code == 503
+    ready = client.post("/v2/repository/index", json={"ready": True}).json()
+    assert "spare" not in {entry["name"] for entry in ready}
+
+
+def test_loading_needs_the_key_and_takes_nothing_from_the_client(client: httpx.Client) -> None:
+    path = "/v2/repository/models/spare/load"
+    assert client.post(path).status_code == 401
+    assert client.post(path, headers={"Authorization": "Bearer wrong"}).status_code == 401
+    for parameters in ({"config": "{}"}, {"file:1/model.pt2": "AAAA"}):
+        response = client.post(path, headers=ADMIN, json={"parameters": parameters})
+        assert response.status_code == 400 and "registered" in response.json()["error"]
+    assert client.post("/v2/repository/models/nobody/load", headers=ADMIN).status_code == 404
+    for malformed in (b"[]", b"{", b'{"parameters": 3}'):
+        assert client.post(path, headers=ADMIN, content=malformed).status_code == 400
+
+
+def test_a_failed_load_says_why_and_moves_nothing(client: httpx.Client) -> None:
+    response = client.post("/v2/repository/models/broken/load", headers=ADMIN)
+    assert response.status_code == 500 and "told to fail" in response.json()["error"]
+    index = {entry["name"]: entry for entry in client.post("/v2/repository/index").json()}
+    assert index["broken"]["state"] == "UNAVAILABLE" and "told to fail" in index["broken"]["reason"]
+    assert client.get("/v2/health/ready").status_code == 200
+
+
+def test_a_second_start_finds_everything_in_the_cache(launch: Start) -> None:
+    assert any("cache miss" in line for line in launch(config()).lines)
+    assert any("cache hit" in line for line in launch(config()).lines)
+
+
+def run_to_its_end(path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "dlcb.server", "serve", "--config", str(path)],
+        env={**os.environ, "PYTHONPATH": str(HERE), **environment},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("fails", "code"), [("compiler", 1), ("toolchain", 3), ("process", 1), ("load", 1)])
+def test_a_model_that_does_not_load_ends_the_start_with_one_line(
+    tmp_path: Path, fails: str, code: int
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(config(arguments=f"{{fails: {fails}}}"))
+    done = run_to_its_end(path, DLCB_CACHE=str(tmp_path / "cache"))
+    assert done.returncode == code, done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("dlcb:")]
+    assert len(lines) == 1 and "'identity'" in lines[0]
+
+
+def test_a_configuration_error_is_2_and_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(config().replace("FP32", "FP33"))
+    done = run_to_its_end(path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        line for line in done.stderr.splitlines() if line.startswith("dlcb: ")
+    ]
+    assert f"{path}:7: models.0.inputs.0.datatype: 'FP33'" in done.stderr
+
+
+def test_an_unusable_cache_folder_is_4_and_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(config())
+    (tmp_path / "file").write_text("")
+    done = run_to_its_end(path, DLCB_CACHE=str(tmp_path / "file" / "cache"))
+    assert done.returncode == 4
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("dlcb: ") and str(tmp_path / "file") in line
+
+
+def test_a_taken_port_is_one_line(server: LiveServer, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(config().replace("port: 0", f"port: {httpx.URL(server.url).port}"))
+    done = run_to_its_end(path, DLCB_CACHE=str(tmp_path / "cache"))
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "cannot listen" in line
