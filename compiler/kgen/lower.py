@@ -364,10 +364,14 @@ def arranged(nest: Nest, system: System) -> Nest:
         return remake(node, args)
 
     roots = [root for e in nest.elements for root in (e.scalar, e.offset)]
-    done: dict[Expr, Expr] = {}
-    for node in toposort(roots):
-        leaf = not node.args or node.op == "index"
-        done[node] = node if leaf else remade(node, tuple(done[arg] for arg in node.args))
+    nodes = list(toposort(roots))
+    hosted = _hosted(nodes)
+    for_host = {arg for node in nodes if not hosted[node] and node.op != "index" for arg in node.args if hosted[arg]}
+    done: dict[Expr, Expr] = {node: system.simplify(node) for node in for_host}
+    for node in nodes:
+        if node not in done:
+            leaf = not node.args or node.op == "index"
+            done[node] = node if leaf else remade(node, tuple(done[arg] for arg in node.args))
     elements = tuple(
         type(e)(e.value, done[e.scalar], address(done[e.offset]), e.indices) for e in nest.elements
     )

@@ -66,7 +66,6 @@ CPP = (
     f"""#include <cmath>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <limits>
 
 #define VECTOR_FORM extern "C" __attribute__((simd("notinbranch")))
@@ -87,26 +86,26 @@ CPP = (
 """
     + _SHARED
     + """
-struct half_t { uint16_t bits; };
-struct bfloat_t { uint16_t bits; };
-FUNCTION float float_from(uint32_t bits) { float x; std::memcpy(&x, &bits, 4); return x; }
-FUNCTION uint32_t bits_of(float x) { uint32_t bits; std::memcpy(&bits, &x, 4); return bits; }
-FUNCTION float float_of(bfloat_t x) { return float_from(uint32_t(x.bits) << 16); }
+enum class half_t : uint16_t {};    // enumerations, as loops that copy structures are not vectorised
+enum class bfloat_t : uint16_t {};
+FUNCTION float float_from(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+FUNCTION uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
+FUNCTION float float_of(bfloat_t x) { return float_from(uint32_t(x) << 16); }
 FUNCTION bfloat_t bfloat_of(float x) {
     uint32_t bits = bits_of(x), rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    return {uint16_t(x != x ? 0x7fc0 : rounded)};
+    return bfloat_t(x != x ? 0x7fc0 : rounded);
 }
 FUNCTION float float_of(half_t x) {
-    uint32_t shifted = uint32_t(x.bits & 0x7fff) << 13;
+    uint32_t shifted = (uint32_t(x) & 0x7fff) << 13;
     uint32_t finite = bits_of(float_from(shifted) * 0x1p112f), special = shifted | 0x7f800000;
-    return float_from((uint32_t(x.bits & 0x8000) << 16) | (shifted >= 0x0f800000 ? special : finite));
+    return float_from(((uint32_t(x) & 0x8000) << 16) | (shifted >= 0x0f800000 ? special : finite));
 }
 FUNCTION half_t half_of(float x) {
     uint32_t bits = bits_of(x), sign = (bits >> 16) & 0x8000, size = bits & 0x7fffffff;
     uint32_t normal = (size - 0x38000000 + 0xfff + ((size >> 13) & 1)) >> 13;  // ties to even
     uint32_t small = bits_of(float_from(size) + 0.5f) - 0x3f000000;            // the addition rounds to a multiple of 2^-24
     uint32_t large = size > 0x7f800000 ? 0x7e00 : 0x7c00;
-    return {uint16_t(sign | (size < 0x38800000 ? small : size >= 0x477ff000 ? large : normal))};
+    return half_t(sign | (size < 0x38800000 ? small : size >= 0x477ff000 ? large : normal));
 }
 FUNCTION float reciprocal_sqrt(float x) { return 1.0f / sqrtf(x); }
 FUNCTION double reciprocal_sqrt(double x) { return 1.0 / sqrt(x); }

@@ -1,0 +1,47 @@
+// k0_add: b * s * 768 elements, grid 1
+// size0: int64 b * s
+// size1: int64 b * s * 1536
+extern "C" void k0_add(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+    const float* __restrict__ x = static_cast<const float*>(buffers[0]);
+    const float* __restrict__ y = static_cast<const float*>(buffers[1]);
+    const float* __restrict__ w = static_cast<const float*>(buffers[2]);
+    const float* __restrict__ c = static_cast<const float*>(buffers[3]);
+    float* __restrict__ add_14 = static_cast<float*>(buffers[4]);
+    const int64_t size0 = parameters[0];
+    const int64_t size1 = parameters[1];
+    (void)buffers, (void)parameters, (void)status, (void)threads;
+    if (size1 < 32768) threads = 1;
+    #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+    for (int64_t i0_1 = 0; i0_1 < size0; ++i0_1) {
+        const int64_t p0 = i0_1 * 768;
+        float* const row0 = scratch<float, 0>(768);
+        float sum0 = 0.0f;
+        #pragma omp simd reduction(+:sum0)
+        for (int64_t i2 = 0; i2 < 768; ++i2) {
+            const int64_t p1 = p0 + i2;
+            const float v0 = x[p1];
+            const float v1 = y[p1];
+            const float v2 = (erff(v0 * 0.70710677f) + 1.0f) * (v0 * 0.5f) + v1;
+            row0[i2] = v2;
+            sum0 = sum0 + v2;
+        }
+        const float v3 = sum0 / 768.0f;
+        float sum1 = 0.0f;
+        #pragma omp simd reduction(+:sum1)
+        for (int64_t i2 = 0; i2 < 768; ++i2) {
+            const float v4 = row0[i2] - v3;
+            sum1 = sum1 + v4 * v4;
+        }
+        const float v6 = sum1 / 768.0f;
+        const float v7 = v6 + 1e-05f;
+        const float v8 = reciprocal_sqrt(v7);
+        #pragma omp simd
+        for (int64_t i2 = 0; i2 < 768; ++i2) {
+            const float v5 = row0[i2] - v3;
+            const float v9 = w[i2];
+            const float v10 = c[i2];
+            const int64_t p2 = p0 + i2;
+            add_14[p2] = v5 * v8 * v9 + v10;
+        }
+    }
+}
