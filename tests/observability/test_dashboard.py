@@ -179,3 +179,9 @@ def test_the_server_measures_what_the_client_saw(scraped: int, server: int) -> N
     asyncio.run(alone(launch.HOST, server, [request] * 3))
     after = counts()
     assert {name: after[name] - before[name] for name in before} == dict.fromkeys(before, 3.0)
+
+
+def test_kept_plans_are_counted(scraped: int) -> None:
+    """Four shapes were sent to `perceptron`, alone first, so at least four plans are kept."""
+    (kept,) = ask(scraped, 'dlcb_shape_cache_entries{model="perceptron"}')
+    assert float(kept["value"][1]) >= 4
