@@ -66,8 +66,14 @@ def _proven(system: System, claim: Expr, facts: Sequence[Expr]) -> bool:
 
 
 def _at_least_zero(system: System, claim: Expr) -> bool:
-    """Exact for quotients: q <= c is the same as n <= c * d + d - 1, and c <= q the same as c * d <= n, for q = n // d."""
+    """Exact for quotients: q <= c is the same as n <= c * d + d - 1, and c <= q the same as c * d <= n, for q = n // d.
+    A minimum is at least zero where both operands are; a choice where both branches are."""
     for term, coefficient in linear(claim).items():
+        if term.op in ("min", "max", "where") and coefficient.is_const:
+            rest = claim - term * coefficient
+            either = term.op == ("max" if coefficient.value > 0 else "min")
+            shown = (_at_least_zero(system, rest + arg * coefficient) for arg in term.args[-2:])
+            return any(shown) if either else all(shown)
         if term.op == "floordiv" and coefficient.is_const and abs(coefficient.value) == 1:
             numerator, divisor = term.args
             if over_sizes(divisor) and _positive(system, divisor, numerator):
@@ -140,12 +146,8 @@ def _end(system: System, term: Expr, side: int) -> Expr | None:
             ends = [_extreme(system, arg, side) for arg in term.args]
             if None not in ends:
                 return apply(term.op, *ends)
-            if (term.op == "min") == (side > 0):  # either operand bounds a minimum from above, a maximum from below
+            if (term.op == "min") == (side > 0):  # one operand bounds a minimum from above, a maximum from below
                 return next((end for end in ends if end is not None), None)
-        case "where":
-            ends = [_extreme(system, arg, side) for arg in term.args[1:]]
-            if None not in ends:
-                return apply("max" if side > 0 else "min", *ends)
         case "cast" if term.args[0].dtype is BOOL:
             return ZERO if side < 0 else ONE
     return None

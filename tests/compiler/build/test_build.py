@@ -1,0 +1,86 @@
+"""Compiling under a key: what makes another key, one compile among many askers, and errors of one clear line."""
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dlcb.compiler.build import build_unit, calls, toolchain, unit_key
+from dlcb.compiler.build import key as key_module
+from dlcb.compiler.errors import ToolchainError
+from dlcb.compiler.options import CompileOptions, Target
+from dlcb.kernel_cache import explain, open_store
+
+TEXT = 'extern "C" int answer() { return 42; }\n'
+CUDA_TEXT = 'extern "C" __global__ void fill(float* x) { x[threadIdx.x] = 1; }\n'
+CPP, OPTIONS = Target.cpp(), CompileOptions()
+
+
+def test_a_binary_is_compiled_once_and_found_again(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "cache")
+    before = calls["c++"]
+    first = build_unit(TEXT, ["answer"], CPP, OPTIONS, store)
+    assert build_unit(TEXT, ["answer"], CPP, OPTIONS, open_store(tmp_path / "cache")) == first
+    assert calls["c++"] == before + 1
+    assert store.get(first)[:4] == b"\x7fELF"
+
+
+def test_many_askers_compile_once(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "cache")
+    before = calls["c++"]
+    keys: list[str] = []
+    ask = lambda: keys.append(build_unit(TEXT, ["answer"], CPP, OPTIONS, store))  # noqa: E731
+    crowd = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in crowd:
+        thread.start()
+    for thread in crowd:
+        thread.join()
+    assert len(keys) == 8 and len(set(keys)) == 1
+    assert calls["c++"] == before + 1
+
+
+def test_each_ingredient_makes_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = unit_key(TEXT, CPP, OPTIONS)
+    others = {
+        "text": unit_key(TEXT + "// \n", CPP, OPTIONS),
+        "options": unit_key(TEXT, CPP, replace(OPTIONS, optimisation="-O3")),
+        "static": unit_key(TEXT, CPP, replace(OPTIONS, static=True)),
+        "target": unit_key(TEXT, Target("cpp", "other"), OPTIONS),
+    }
+    monkeypatch.setattr(key_module, "generator_digest", lambda: "changed")
+    others["generator"] = unit_key(TEXT, CPP, OPTIONS)
+    for name, other in others.items():
+        assert other.digest != base.digest
+        assert [line.split(":")[0] for line in explain(base, other)] == [name]
+
+
+def test_what_does_not_matter_changes_nothing() -> None:
+    base = unit_key(TEXT, CPP, OPTIONS)
+    same = unit_key(TEXT, CPP, replace(OPTIONS, threads=7, probes=9, check_shapes=0, guard_seconds=1.0))
+    assert same.digest == base.digest
+
+
+def test_the_key_names_the_machine_not_only_native() -> None:
+    assert "-march=" in unit_key(TEXT, CPP, OPTIONS)["machine"]
+
+
+def test_a_missing_compiler_is_one_clear_line(tmp_path: Path) -> None:
+    options = replace(OPTIONS, compiler="no-such-compiler")
+    with pytest.raises(ToolchainError, match=r"'no-such-compiler' cannot be run .*install g\+\+ or name one in \$CXX") as caught:
+        build_unit(TEXT, ["answer"], CPP, options, open_store(tmp_path / "cache"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("target", "text"), [(CPP, "int f( {"), (Target.cuda(), "__global__ void f( {")])
+def test_refused_text_is_a_toolchain_error(target: Target, text: str) -> None:
+    with pytest.raises(ToolchainError, match="refused generated code: .*error") as caught:
+        toolchain(target, OPTIONS).compile(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_cuda_compiles_for_a_named_architecture_without_a_gpu() -> None:
+    before = calls["nvrtc"]
+    assert toolchain(Target.cuda("sm_90"), OPTIONS).compile(CUDA_TEXT)[:4] == b"\x7fELF"
+    assert calls["nvrtc"] == before + 1
+    assert unit_key(CUDA_TEXT, Target.cuda("sm_90"), OPTIONS).digest != unit_key(CUDA_TEXT, Target.cuda("sm_80"), OPTIONS).digest

@@ -1,0 +1,70 @@
+"""Index values are data from outside: bad ones are reported, the first one wins, and nothing is read through them."""
+
+import numpy as np
+import pytest
+from kernel_rows import Program
+from kernel_runs import Case, CppRun, CudaRun, Run, Unit
+
+from dlcb.compiler.dtype import INT64
+from dlcb.compiler.ir.graph import Graph
+from dlcb.compiler.options import Target
+
+TABLE = 6  # rows of the table
+
+
+def lookup() -> Graph:
+    p = Program("lookup")
+    return p.builder.build(p.exp(p.embedding(p.tensor("table", f"{TABLE} 32"), p.tensor("ids", "b s", INT64))))
+
+
+def gathered() -> Graph:
+    p = Program("gathered")
+    return p.builder.build(p.gather(p.tensor("x", "n m"), p.tensor("index", "n k", INT64), axis=1))
+
+
+def run_on(target: Target) -> tuple[Unit, type[Run]]:
+    cases = {"lookup": Case(lookup(), target), "gathered": Case(gathered(), target)}
+    return Unit(cases, target), CppRun if target.kind == "cpp" else CudaRun
+
+
+@pytest.fixture(scope="module", params=["cpp", pytest.param("cuda", marks=pytest.mark.device)])
+def compiled(request: pytest.FixtureRequest) -> tuple[Unit, type[Run]]:
+    return run_on(Target.cpp() if request.param == "cpp" else Target.cuda())
+
+
+@pytest.mark.parametrize("bad", [TABLE, -1, 2**40, -(2**63), 2**63 - 1])
+def test_a_bad_id_is_reported_with_its_place(compiled: tuple[Unit, type[Run]], bad: int) -> None:
+    unit, run = compiled
+    ids = np.arange(12).reshape(3, 4) % TABLE
+    ids[2, 1] = bad
+    table = np.random.default_rng(0).standard_normal((TABLE, 32))
+    (got,) = run(unit, "lookup")({"table": table, "ids": ids})
+    case = unit.cases["lookup"]
+    number, position, value, _ = case.status
+    checks = case.kernels[0].variants[0].checks
+    assert (checks[number - 1].label, position, value) == ("ids", 9, bad)
+    good = np.delete(np.arange(12), 9)
+    np.testing.assert_allclose(got.reshape(12, 32)[good], np.exp(table[ids.ravel()[good]]), rtol=1e-5)
+    np.testing.assert_array_equal(got[2, 1], np.ones(32))  # the exponential of zero: nothing was read
+
+
+def test_a_good_run_reports_nothing(compiled: tuple[Unit, type[Run]]) -> None:
+    unit, run = compiled
+    run(unit, "lookup")({"table": np.zeros((TABLE, 32)), "ids": np.zeros((2, 5), int)})
+    assert not unit.cases["lookup"].status.any()
+
+
+def test_an_index_of_a_free_axis_is_held_to_its_size(compiled: tuple[Unit, type[Run]]) -> None:
+    unit, run = compiled
+    x = np.arange(12.0).reshape(3, 4)
+    index = np.array([[0, 3], [1, 4], [2, 2]])
+    (got,) = run(unit, "gathered")({"x": x, "index": index})
+    number, position, value, _ = unit.cases["gathered"].status
+    assert (number, position, value) == (1, 3, 4)
+    np.testing.assert_array_equal(got, [[0, 3], [5, 0], [10, 10]])
+
+
+def test_the_range_of_a_check_is_data_for_the_host() -> None:
+    for label, graph in (("ids", lookup()), ("index", gathered())):
+        (check,) = Case(graph, Target.cpp()).kernels[0].variants[0].checks
+        assert check.label == label and check.value_name == label and check.low.value == 0

@@ -1,0 +1,77 @@
+"""What can be shown about an access, and that what cannot be shown is guarded."""
+
+import pytest
+
+from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.node import TRUE, cast, index, load, maximum, minimum, not_equal, where
+from dlcb.compiler.dtype import INDEX, INT64
+from dlcb.compiler.kgen.affine import linear
+from dlcb.compiler.kgen.verify import conditions, guard_in_bounds
+from dlcb.compiler.shapes.system import System
+
+S = System()
+N, M = S.fresh("n"), S.fresh("m", low=1)
+I, J, K = index("i", N), index("j", M), index("k", 3)
+ID = load("ids", 0, INT64)
+
+
+@pytest.mark.parametrize(
+    ("size", "coordinate"),
+    [
+        (N, I),
+        (N * M, I * M + J),
+        (N + 2, I + 2),
+        (N, N - I - 1),
+        (N, (I * M + J) // M),
+        (M, (I * M + J) % M),
+        (M, where(J < 2, J, 0)),
+        (M, minimum(J + 5, M - 1)),
+        (M, maximum(J - 5, 0)),
+        (N * 2 + 1, I * 2 + K),
+        (M, cast(not_equal(M, 1), INDEX) * J),
+    ],
+)
+def test_shown_to_be_in_bounds(size: Expr, coordinate: Expr) -> None:
+    assert guard_in_bounds(S, [size], [coordinate], TRUE) is TRUE
+
+
+@pytest.mark.parametrize(
+    ("coordinate", "missing"),
+    [
+        (I + 1, [I + 1 < N]),
+        (I - 1, [0 <= I - 1]),
+        (ID, [0 <= ID, ID < N]),
+        (I * 2, [I * 2 < N]),
+    ],
+)
+def test_what_is_not_shown_becomes_a_guard(coordinate: Expr, missing: list[Expr]) -> None:
+    assert set(conditions(guard_in_bounds(S, [N], [coordinate], TRUE))) == set(missing)
+
+
+def test_a_guard_is_a_fact() -> None:
+    guard = (0 <= ID) & (ID < N)
+    assert guard_in_bounds(S, [N], [ID], guard) is guard
+
+
+def test_the_window_of_a_pool_stays_inside_under_its_guard() -> None:
+    """2 i + k - 1 with 0 <= 2 i + k - 1 < n known."""
+    place = I * 2 + K - 1
+    guard = (0 <= place) & (place < N)
+    assert guard_in_bounds(S, [N], [place], guard) is guard
+
+
+def test_an_empty_axis_cannot_be_read() -> None:
+    assert guard_in_bounds(S, [N], [index("z", N) * 0], TRUE) is not TRUE
+    assert guard_in_bounds(S, [M], [index("z", N) * 0], TRUE) is TRUE  # m >= 1
+
+
+def test_addresses_are_sums_with_coefficients_over_sizes() -> None:
+    sums = linear((I * M + J) * 4 - J + N)
+    assert sums[I] is M * 4
+    assert sums[J].value == 3
+    assert len(sums) == 3
+
+
+def test_a_choice_by_sizes_is_a_choice_of_coefficients() -> None:
+    sums = linear(where(not_equal(M, 1), J, 0) * 7)
+    assert set(sums) == {J}
