@@ -104,7 +104,8 @@ class Interpreter:
 
     def bind(self, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
         """The size variables of these input shapes, in the program's order. ContractError where an input has
-        another rank, a dim that is fixed has another size, or one size variable would have two values."""
+        another rank; GuardError where a dim that is fixed has another size, or one size variable two
+        values."""
         found: list[int] = []
         for given, shape in zip(self.program.inputs, shapes, strict=True):
             if len(shape) != len(given.dims):
@@ -119,7 +120,7 @@ class Interpreter:
         if expected != tuple(found):
             k = next(k for k, (a, b) in enumerate(zip(expected, found, strict=True)) if a != b)
             name, axis, dim = self._dims[k]
-            raise ContractError(
+            raise GuardError(
                 f"axis {axis} of input '{name}' is {found[k]}, expected {self._explain(dim, expected[k])}; "
                 f"nearest legal size {expected[k]}",
                 stage="host",

@@ -5,6 +5,7 @@ interpreter lock, and flags lie in ordinary memory.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 from collections.abc import Callable
 from functools import partial
@@ -39,12 +40,13 @@ class HostStatus:
 
 
 class CpuDevice:
-    """Runs C++ kernels with PyTorch's number of threads, as it stands when a plan is prepared."""
+    """Runs C++ kernels on as many threads as PyTorch uses when the device is made."""
 
     name = "cpu"
 
     def __init__(self) -> None:
         self.torch_device = torch.device("cpu")
+        self._threads = ctypes.c_int64(torch.get_num_threads())
 
     def load(self, key: str, store: Store) -> Callable[[str], Any]:
         path = store.path(key)
@@ -65,8 +67,8 @@ class CpuDevice:
     def launcher(
         self, function: Any, launch: ConcreteLaunch, pointers: int, parameters: int, status: int
     ) -> tuple[Callable[[], None], Any]:
-        arguments = (ctypes.c_void_p(pointers), ctypes.c_void_p(parameters), ctypes.c_void_p(status))
-        return partial(function, *arguments, ctypes.c_int64(torch.get_num_threads())), None
+        address = ctypes.c_void_p  # converted once, here, and not in every call
+        return partial(function, address(pointers), address(parameters), address(status), self._threads), None
 
     def status(self, rows: int) -> HostStatus:
         return HostStatus(rows)
@@ -76,6 +78,7 @@ class CpuDevice:
 
 
 def _entry_points(library: ctypes.CDLL) -> Callable[[str], Any]:
+    @functools.cache
     def find(name: str) -> Any:
         try:
             function = library[name]

@@ -4,7 +4,7 @@ plan; a new one goes through the interpreter first, never through a compiler.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,6 +13,8 @@ from dlcb.compiler.host.interpreter import VECTOR_ALIGNMENT, Concrete, Interpret
 from dlcb.compiler.host.program import Program
 from dlcb.compiler.runtime.plan import Plan, Surroundings
 from dlcb.compiler.runtime.shape_cache import ShapeCache
+
+Shapes = Sequence[Sequence[int]]  # of the inputs, in the program's order
 
 
 class Ran(NamedTuple):
@@ -23,10 +25,19 @@ class Ran(NamedTuple):
 
 
 class Executor:
-    """One program on one device. Used by one thread at a time; plans share memory."""
+    """One program on one device. Used by one thread at a time; plans share memory.
 
-    def __init__(self, program: Program, around: Surroundings, capacity: int = 512) -> None:
-        self.program, self.around = program, around
+    `admit` is asked about input shapes that are not in the cache, and raises ContractError to refuse them.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        around: Surroundings,
+        capacity: int = 512,
+        admit: Callable[[Shapes], None] = lambda shapes: None,
+    ) -> None:
+        self.program, self.around, self._admit = program, around, admit
         self.interpreter = Interpreter(program)
         self.cache: ShapeCache[Plan | Concrete] = ShapeCache(capacity)
         self._input_names = [given.name for given in program.inputs]
@@ -50,14 +61,14 @@ class Executor:
             return Ran(plan.show(), hit)
         return self._run_segments(plan, inputs, shapes, aligned, hit)
 
-    def concrete(self, shapes: Sequence[Sequence[int]]) -> Concrete:
+    def concrete(self, shapes: Shapes) -> Concrete:
         """The first segment's numbers at these input shapes, from the plan if there is one; prepares
         nothing."""
         key = tuple(tuple(shape) for shape in shapes)
         found = self.cache.peek((key, True)) or self.cache.peek((key, False))
-        return _numbers(found) if found else self.interpreter.plan(self.interpreter.bind(shapes))
+        return _numbers(found) if found else self.interpreter.plan(self._bind(shapes))
 
-    def is_cached(self, shapes: Sequence[Sequence[int]]) -> bool:
+    def is_cached(self, shapes: Shapes) -> bool:
         key = tuple(tuple(shape) for shape in shapes)
         return (key, True) in self.cache or (key, False) in self.cache
 
@@ -66,11 +77,15 @@ class Executor:
     ) -> tuple[Plan, bool]:
         found = self.cache.get(key)
         if found is None:
-            bound = self.interpreter.bind(key[0]) if sizes is None else sizes
+            bound = self._bind(key[0]) if sizes is None else sizes
             return self._prepare(key, self.interpreter.plan(bound, number, aligned), number), False
         if isinstance(found, Plan) and found.fits(self.around):
             return found, True
         return self._prepare(key, _numbers(found), number), True
+
+    def _bind(self, shapes: Shapes) -> dict[str, int]:
+        self._admit(shapes)
+        return self.interpreter.bind(shapes)
 
     def _prepare(self, key: tuple, concrete: Concrete, number: int) -> Plan:
         memory = self.around.memory

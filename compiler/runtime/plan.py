@@ -149,6 +149,7 @@ class _Builder:
         self.held: list[Any] = [self.pointers, self.parameters, self._spare_status]
         self._next_pointer = self._next_parameter = 0
         self._base = around.memory.block.data_ptr()
+        self._offsets = concrete.offsets
 
         released = self._last_uses()
         for number, step in enumerate(concrete.steps):
@@ -188,34 +189,41 @@ class _Builder:
     # ---- launches
 
     def _launch(self, launch: ConcreteLaunch) -> None:
+        around, variant = self.around, launch.variant
         first_pointer, first_parameter = self._next_pointer, self._next_parameter
-        for cell, name in enumerate(launch.variant.buffers, first_pointer):
+        pointers, parameters = self.pointers.view, self.parameters.view
+        cell = first_pointer
+        for name in variant.buffers:
             if name in self.cells:
                 self.cells[name].append(cell)
             else:
-                self.pointers.view[cell] = self._address(name)
-        for cell, number in enumerate(launch.parameters, first_parameter):
-            self.parameters.view[cell] = number
-        self._next_pointer += len(launch.variant.buffers)
-        self._next_parameter += len(launch.parameters)
-        if launch.variant.checks and self.status is not None:
+                pointers[cell] = self._address(name)
+            cell += 1
+        self._next_pointer = cell
+        cell = first_parameter
+        for number in launch.parameters:
+            parameters[cell] = number
+            cell += 1
+        self._next_parameter = cell
+        status = self._spare_status.address
+        if variant.checks and self.status is not None:
             status = self.status.address_of(len(self.checks))
-            self.checks.append(launch.variant.checks)
-        else:
-            status = self._spare_status.address
-        run, kept = self.around.device.launcher(
-            self.around.functions(launch.variant.kernel),
+            self.checks.append(variant.checks)
+        run, kept = around.device.launcher(
+            around.functions(variant.kernel),
             launch,
-            self.pointers.address_of(first_pointer),
-            self.parameters.address_of(first_parameter),
+            self.pointers.address + 8 * first_pointer,
+            self.parameters.address + 8 * first_parameter,
             status,
         )
         self.steps.append(run)
-        self.held.append(kept)
+        if kept is not None:
+            self.held.append(kept)
 
     def _address(self, name: str) -> int:
-        if name in self.concrete.offsets:
-            return self._base + self.concrete.offsets[name]
+        offset = self._offsets.get(name)
+        if offset is not None:
+            return self._base + offset
         return self.around.parameters[name].data_ptr()
 
     # ---- calls

@@ -14,19 +14,20 @@ from dlcb.compiler.errors import ArtifactError
 from dlcb.compiler.host.interpreter import ConcreteCall
 from dlcb.compiler.host.program import EagerCall, Program
 from dlcb.compiler.runtime.device import Device
-from dlcb.compiler.runtime.executor import Executor, Ran
+from dlcb.compiler.runtime.executor import Executor, Ran, Shapes
 from dlcb.compiler.runtime.memory import SharedArena
 from dlcb.compiler.runtime.plan import Binder, Surroundings
 from dlcb.compiler.runtime.weights import aligned
 from dlcb.compiler.thunks import eager, library
-from dlcb.compiler.thunks.thunk import Forecast, Shapes
+from dlcb.compiler.thunks.thunk import Forecast
 from dlcb.kernel_cache.store import Store
 
 Tensors = Mapping[str, torch.Tensor]
 
 
 class ProgramThunk:
-    """Runs one host program. `capacity` bounds its shape cache in plans."""
+    """Runs one host program. `capacity` bounds its shape cache in plans; `admit` raises ContractError for
+    shapes that the model's contract excludes."""
 
     def __init__(
         self,
@@ -36,13 +37,14 @@ class ProgramThunk:
         device: Device,
         memory: SharedArena | None = None,
         capacity: int = 512,
+        admit: Callable[[Shapes], None] = lambda shapes: None,
     ) -> None:
         functions = device.load(program.unit, store) if program.unit else _no_kernels
         memory = memory or SharedArena(device.torch_device)
         with torch.no_grad():
             ready = _ready_parameters(program, parameters, functions, device, memory)
         around = Surroundings(device, memory, functions, ready, _binder(device), program.definitions)
-        self.executor = Executor(program, around, capacity)
+        self.executor = Executor(program, around, capacity, admit)
         self.tier = "dynamic" if self.executor.interpreter.sizes else "static"
 
     @property

@@ -14,9 +14,9 @@ import torch
 from dlcb.compiler.bridge.agreement import as_tuple
 from dlcb.compiler.bridge.capture import bound
 from dlcb.compiler.errors import ArtifactError, GuardError
-from dlcb.compiler.runtime.executor import Ran
+from dlcb.compiler.runtime.executor import Ran, Shapes
 from dlcb.compiler.runtime.types import TORCH
-from dlcb.compiler.thunks.thunk import Forecast, Shapes
+from dlcb.compiler.thunks.thunk import Forecast
 
 _TARGET = re.compile(r"aten\.([A-Za-z0-9_]+)\.([A-Za-z0-9_]+)")
 

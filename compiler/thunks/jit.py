@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from dlcb.compiler.runtime.executor import Ran
+from dlcb.compiler.runtime.executor import Ran, Shapes
 from dlcb.compiler.source import InputDeclaration, ModelSource
-from dlcb.compiler.thunks.thunk import Forecast, Shapes, Thunk
+from dlcb.compiler.thunks.thunk import Forecast, Thunk
 
 RequestCompile = Callable[[ModelSource], "Future[str]"]  # a source of known ranks -> the key of its artifact
 logger = logging.getLogger(__name__)
@@ -53,14 +53,15 @@ class JitThunk:
         self.requested = 0  # compilations asked for
 
     def run(self, inputs: Sequence[torch.Tensor]) -> Ran:
-        thunk = self.thunk_for(tuple(tensor.dim() for tensor in inputs))
+        thunk = self.thunk_for([tensor.dim() for tensor in inputs])
         if thunk is None:
             return self._otherwise.run(inputs)
         return thunk.run(inputs)
 
-    def thunk_for(self, ranks: tuple[int, ...]) -> Thunk | None:
+    def thunk_for(self, given: Sequence[int]) -> Thunk | None:
         """The compiled thunk of these ranks; None while there is none. The first question starts its
         compilation."""
+        ranks = tuple(given)
         rank = self._ranks.get(ranks)
         if rank is None:
             if len(self._ranks) >= self._limit:

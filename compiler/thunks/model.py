@@ -14,19 +14,20 @@ import torch
 from dlcb.compiler import artifact as artifacts
 from dlcb.compiler.artifact import Artifact
 from dlcb.compiler.bridge.capture import load_module, load_program
-from dlcb.compiler.build import toolchain
-from dlcb.compiler.errors import CaptureError, ContractError, GuardError, IndexRangeError
+from dlcb.compiler.build.toolchain import calls as compiler_calls
+from dlcb.compiler.errors import ArtifactError, CaptureError, ContractError, GuardError, IndexRangeError
 from dlcb.compiler.options import CompileOptions, Target
 from dlcb.compiler.report import Report
 from dlcb.compiler.runtime.cpu import CpuDevice
 from dlcb.compiler.runtime.cuda import CudaDevice
 from dlcb.compiler.runtime.device import Device
-from dlcb.compiler.runtime.executor import Ran
+from dlcb.compiler.runtime.executor import Ran, Shapes
 from dlcb.compiler.runtime.memory import SharedArena
 from dlcb.compiler.runtime.types import NAMES
 from dlcb.compiler.signature import Signature, TensorSpec
 from dlcb.compiler.source import ModelSource
 from dlcb.compiler.thunks.arrays import has_dtype, to_array, to_tensor
+from dlcb.compiler.thunks.contract import check_declared
 from dlcb.compiler.thunks.dynamic import ProgramThunk
 from dlcb.compiler.thunks.eager import EagerThunk
 from dlcb.compiler.thunks.jit import JitThunk, RequestCompile, is_any_rank
@@ -129,11 +130,13 @@ class CompiledModel:
         ordered = [tuple(shapes[spec.name]) for spec in self._specs if spec.name in shapes]
         if len(ordered) != len(shapes) or len(ordered) != len(self._specs):
             self._refuse_names(shapes)
-        thunk = self._first_thunk()
+        thunk = self._program or self._jit or self._eager
         try:
             forecast = thunk.forecast(ordered)
         except GuardError:
             forecast = self._eager.forecast(ordered)
+        if forecast.tier == "eager":
+            check_declared(self.source, ordered)
         outputs = forecast.output_shapes or (None,) * len(self._output_names)
         return PlanSummary(
             dict(zip(self._output_names, outputs, strict=True)),
@@ -157,38 +160,41 @@ class CompiledModel:
             guard_failures=self._guard_failures,
             quarantined=self._quarantined,
             compiles_requested=self._jit.requested if self._jit is not None else 0,
-            compiler_calls=toolchain.calls.total,
+            compiler_calls=compiler_calls.total,
         )
 
-    def _first_thunk(self) -> Thunk:
-        if self._program is not None:
-            return self._program
-        return self._jit if self._jit is not None else self._eager
-
     def _run(self, tensors: Sequence[torch.Tensor]) -> tuple[Ran, str]:
-        thunk = self._first_thunk()
-        if thunk is self._jit:
-            compiled = self._jit.thunk_for(tuple(tensor.dim() for tensor in tensors))
-            if compiled is None:
-                return self._run_eager(tensors), "eager"
-            thunk, tier = compiled, self._jit.tier
-        else:
-            tier = thunk.tier
-        if tier == "eager":
-            return self._run_eager(tensors), tier
-        try:
-            return thunk.run(tensors), tier
-        except GuardError:
-            self._guard_failures += 1
+        if self._program is not None:
+            try:
+                return self._program.run(tensors), self._program.tier
+            except GuardError as error:
+                self._guard_failures += 1
+                return self._run_eager(tensors, error), "eager"
+        shapes = [tensor.shape for tensor in tensors]
+        compiled = self._jit.thunk_for([len(shape) for shape in shapes]) if self._jit is not None else None
+        if compiled is None:
+            check_declared(self.source, shapes)
             return self._run_eager(tensors), "eager"
+        try:
+            return compiled.run(tensors), "jit"
+        except GuardError as error:
+            self._guard_failures += 1
+            return self._run_eager(tensors, error), "eager"
 
-    def _run_eager(self, tensors: Sequence[torch.Tensor]) -> Ran:
-        """PyTorch checks no index on CUDA before it is too late, so declared ranges are checked here."""
+    def _run_eager(self, tensors: Sequence[torch.Tensor], broken: GuardError | None = None) -> Ran:
+        """Run the module itself. `broken` is the guard that sent the call here: if PyTorch refuses too, it
+        says which size would have been legal. PyTorch finds a bad index on CUDA too late, so declared ranges
+        are checked here."""
         for tensor, spec in zip(tensors, self._specs, strict=True):
             if spec.name in self._ranges and tensor.numel():
                 _check_range(tensor, spec, *self._ranges[spec.name])
-        with torch.no_grad():
-            return self._eager.run(tensors)
+        try:
+            with torch.no_grad():
+                return self._eager.run(tensors)
+        except GuardError as error:
+            if broken is None:
+                raise
+            raise GuardError(f"{broken.message}; {error.message}", stage="eager") from broken
 
     def _in_order(self, inputs: Mapping[str, numpy.ndarray]) -> list[numpy.ndarray]:
         arrays = [inputs[spec.name] for spec in self._specs if spec.name in inputs]
@@ -234,20 +240,24 @@ def load_model(
     eager_place = torch.device("cpu") if beyond_guards else place.torch_device
     eager = EagerThunk(lambda: _eager_module(source), names, eager_place)
 
+    def admit(shapes: Shapes) -> None:
+        check_declared(source, shapes)
+
     def thunk_of(key: str) -> ProgramThunk:
-        compiled = artifacts.load(key, store)
+        compiled = artifact if key == artifact_key else artifacts.load(key, store)
         if compiled.program is None:
             reason = compiled.quarantined or "it has no program"
             raise CaptureError(f"'{source.name}' cannot run compiled: {reason}", stage="load")
+        taken = [given.name for given in compiled.program.inputs]
+        if taken != names:
+            raise ArtifactError(f"'{source.name}' has inputs {names}, its artifact {taken}", stage="load")
         parameters = artifacts.load_parameters(compiled, source, store)
-        return ProgramThunk(compiled.program, parameters, store, place, memory, capacity)
+        return ProgramThunk(compiled.program, parameters, store, place, memory, capacity, admit)
 
     if artifact.quarantined:
         return CompiledModel(source, artifact, place, eager, None)
     if artifact.program is not None:
-        parameters = artifacts.load_parameters(artifact, source, store)
-        program = ProgramThunk(artifact.program, parameters, store, place, memory, capacity)
-        return CompiledModel(source, artifact, place, eager, program)
+        return CompiledModel(source, artifact, place, eager, thunk_of(artifact_key))
     if not is_any_rank(source.inputs):
         return CompiledModel(source, artifact, place, eager, None)
     chosen = options or CompileOptions(target=_target(place))

@@ -11,9 +11,7 @@ from typing import Protocol
 
 import torch
 
-from dlcb.compiler.runtime.executor import Ran
-
-Shapes = Sequence[Sequence[int]]  # of the inputs, in the model's order
+from dlcb.compiler.runtime.executor import Ran, Shapes
 
 
 @dataclass(frozen=True)

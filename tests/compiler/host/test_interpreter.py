@@ -47,7 +47,7 @@ def test_sizes_are_read_off_the_inputs() -> None:
     ],
 )
 def test_a_dim_that_does_not_fit_is_named(shapes, words) -> None:
-    with pytest.raises(ContractError, match=words):
+    with pytest.raises(ContractError if "rank" in words else GuardError, match=words):
         Interpreter(one_launch(inputs=[("x", n, m), ("y", m, 3, n + m)])).bind(shapes)
 
 

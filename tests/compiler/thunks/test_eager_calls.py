@@ -1,0 +1,66 @@
+"""ATen operators by name, with plain arguments; nothing else can be called."""
+
+import pytest
+import torch
+
+from dlcb.compiler.errors import ArtifactError, GuardError
+from dlcb.compiler.thunks import eager
+
+CPU = torch.device("cpu")
+
+
+def test_placeholders_types_and_keywords_are_decoded() -> None:
+    a, b = torch.randn(2, 3), torch.randn(2, 3)
+    cat = eager.bind("aten.cat.default", (("$1", "$0"), 1), [a, b], CPU)
+    assert torch.equal(cat(), torch.cat([b, a], 1))
+    full = eager.bind(
+        "aten.full.default", ((2, 3), 7, ("dtype=", "dtype:int32"), ("device=", "device")), [], CPU
+    )
+    assert torch.equal(full(), torch.full((2, 3), 7, dtype=torch.int32))
+    values, order = eager.bind("aten.topk.default", ("$0", 2), [a], CPU)()
+    assert torch.equal(a.gather(1, order), values)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "os.system.default",
+        "aten.relu",
+        "aten.relu.default.extra",
+        "aten.__class__.x",
+        "aten.nothing.default",
+        "prims.add.default",
+    ],
+)
+def test_other_names_are_refused(target) -> None:
+    with pytest.raises(ArtifactError, match="operator"):
+        eager.resolve(target)
+
+
+class Picky(torch.nn.Module):
+    def forward(self, ids: torch.Tensor, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"sum": x + ids, "both": [x, ids]}
+
+
+def test_a_module_takes_its_inputs_by_name_and_loads_once() -> None:
+    loads = []
+
+    def load() -> torch.nn.Module:
+        loads.append(1)
+        return Picky()
+
+    thunk = eager.EagerThunk(load, ["x", "ids"], CPU)
+    assert not loads
+    x, ids = torch.randn(3), torch.tensor([1, 2, 3])
+    for _ in range(2):
+        ran = thunk.run([x, ids])
+        assert [t.dtype for t in ran.outputs] == [torch.float32, torch.float32, torch.int64]
+        assert torch.equal(ran.outputs[0], x + ids)
+        assert not ran.hit
+    assert len(loads) == 1
+
+
+def test_what_pytorch_refuses_is_the_callers_fault_in_its_words() -> None:
+    thunk = eager.EagerThunk(Picky, ["x", "ids"], CPU)
+    with pytest.raises(GuardError, match=r"refuses inputs 'x' \[3\], 'ids' \[4\]: The size of tensor"):
+        thunk.run([torch.randn(3), torch.ones(4)])
