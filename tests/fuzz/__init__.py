@@ -1,0 +1,1 @@
+"""Random programs, run compiled, by the oracle and by eager PyTorch: all three must agree."""

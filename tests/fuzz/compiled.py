@@ -1,0 +1,115 @@
+"""Compiles many programs in one translation unit, since starting a C++ compiler is what costs time, and loads each as the
+server would: a CompiledModel with a host program of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from dlcb.compiler.artifact import Artifact
+from dlcb.compiler.bridge.emit import to_torch
+from dlcb.compiler.build import build_unit
+from dlcb.compiler.errors import GuardError, RequestError
+from dlcb.compiler.expr.node import evaluate, size
+from dlcb.compiler.host.lower import lower
+from dlcb.compiler.ir.graph import Graph
+from dlcb.compiler.kgen import KernelSet, generate, translation_unit
+from dlcb.compiler.options import CompileOptions, Target
+from dlcb.compiler.passes.pipeline import run_passes, schedule
+from dlcb.compiler.passes.steps import KernelStep, Schedule, Step
+from dlcb.compiler.report import Report
+from dlcb.compiler.runtime.cpu import CpuDevice
+from dlcb.compiler.runtime.executor import Ran
+from dlcb.compiler.shapes.system import Solution
+from dlcb.compiler.signature import Dim, Signature, TensorSpec
+from dlcb.compiler.source import InputDeclaration, ModelSource
+from dlcb.compiler.thunks.dynamic import ProgramThunk
+from dlcb.compiler.thunks.model import CompiledModel
+from dlcb.compiler.thunks.thunk import Forecast, Shapes
+from dlcb.kernel_cache import LayeredStore
+
+OPTIONS = CompileOptions(target=Target.cpp(), optimisation="-O1")
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A graph on its way: its schedule with kernels named apart from other programs', and what was solved."""
+
+    graph: Graph
+    plan: Schedule
+    kernels: tuple[KernelSet, ...]
+    solution: Solution
+
+    def bind(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """`sizes` with pinned dims at their literal and equal dims at their representative's."""
+        return {name: evaluate(self.solution.apply(size(name)), sizes) for name in sizes}
+
+
+def ready(graph: Graph) -> Ready:
+    """Passes, fusion and kernels of one program."""
+    solution = graph.system.solve()
+    plan = schedule(run_passes(graph))
+    plan = replace(
+        plan,
+        prologue=tuple(_renamed(step, graph.name) for step in plan.prologue),
+        steps=tuple(_renamed(step, graph.name) for step in plan.steps),
+    )
+    system = plan.graph.system
+    kernels = tuple(generate(group, plan.layouts, system, OPTIONS.target) for group in plan.groups)
+    return Ready(graph, plan, kernels, solution)
+
+
+def _renamed(step: Step, prefix: str) -> Step:
+    return KernelStep(replace(step.group, name=f"{prefix}_{step.group.name}")) if isinstance(step, KernelStep) else step
+
+
+def load(
+    programs: Sequence[Ready], parameters: Sequence[Mapping[str, torch.Tensor]], store: LayeredStore
+) -> list[CompiledModel]:
+    """The programs' models, compiled together by one run of the C++ compiler (none where the store holds the unit)."""
+    kernels = [kernel_set for each in programs for kernel_set in each.kernels]
+    names = [kernel.name for kernel_set in kernels for kernel in kernel_set.variants]
+    unit = build_unit(translation_unit(kernels, OPTIONS.target), names, OPTIONS.target, OPTIONS, store) if kernels else ""
+    return [_model(each, given, unit, store) for each, given in zip(programs, parameters, strict=True)]
+
+
+def _model(each: Ready, parameters: Mapping[str, torch.Tensor], unit: str, store: LayeredStore) -> CompiledModel:
+    graph, device = each.graph, CpuDevice()
+    names = tuple(f"out{k}" for k in range(len(graph.outputs)))
+    program = lower(each.plan, each.kernels, unit if each.kernels else "", each.solution, names)
+    thunk = ProgramThunk(program, parameters, store, device)
+    inputs = tuple(
+        TensorSpec(v.name, v.dtype.name, tuple(Dim(repr(s), 0, None) if not s.is_const else s.value for s in v.shape))
+        for v in graph.inputs
+    )
+    signature = Signature(inputs, tuple(TensorSpec(n, v.dtype.name, None) for n, v in zip(names, graph.outputs, strict=True)))
+    declared = tuple(InputDeclaration(v.name, v.dtype.name, tuple(map(str, v.shape))) for v in graph.inputs)
+    source = ModelSource(graph.name, "1", factory="fuzz", inputs=declared, outputs=names)
+    return CompiledModel(source, Artifact(signature, Report("dynamic"), program), device, _Nothing(), thunk)
+
+
+class _Nothing:
+    """In place of eager PyTorch: what only that could serve is refused, so that no other tier hides a wrong result."""
+
+    tier = "eager"
+
+    def run(self, inputs: Sequence[torch.Tensor]) -> Ran:
+        raise GuardError("a derived guard does not hold")
+
+    def forecast(self, shapes: Shapes) -> Forecast:
+        return Forecast(self.tier, (), 0, False)
+
+
+def accepts(model: CompiledModel, graph: Graph, sizes: Mapping[str, int]) -> bool:
+    """Whether the compiled program's guards hold at these sizes. Nothing runs."""
+    shapes = {v.name: tuple(evaluate(s, sizes) for s in v.shape) for v in graph.inputs}
+    try:
+        return model.plan(shapes).tier != "eager"
+    except RequestError:
+        return False
+
+
+def result_types(graph: Graph) -> list[torch.dtype]:
+    return [to_torch(v.dtype) for v in graph.outputs]

@@ -1,0 +1,57 @@
+"""A long run of random programs: python -m tests.fuzz.run --programs 2000 --seed 0. Prints failures made small, counts, and
+the operators that were met least; the exit status is 1 where anything failed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import torch
+
+from dlcb.compiler.ir import ops
+from dlcb.kernel_cache import open_store
+
+from .campaign import Tally, campaign, smaller
+
+_OPAQUE = {"eager"}  # has no rule of its own
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--programs", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0, help="of the first program; the next has the next")
+    parser.add_argument("--shapes", type=int, default=10)
+    parser.add_argument("--batch", type=int, default=40, help="programs in one translation unit")
+    parser.add_argument("--shrink", type=int, default=5, help="failures of different kinds that are made smaller")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    tally, start, told = Tally(), time.monotonic(), 0
+    with tempfile.TemporaryDirectory() as folder:
+        store = open_store(Path(folder))
+        for first in range(given.seed, given.seed + given.programs, given.batch):
+            last = min(first + given.batch, given.seed + given.programs)
+            campaign(range(first, last), given.shapes, store, tally)
+            for failure in tally.failures[told:]:
+                print(f"seed {failure.program.seed}: {failure.kind}\n    {failure.lines[0][:300]}")
+            told = len(tally.failures)
+            print(f"{tally.programs} programs, {tally.kernels} kernels, {tally.verdict.shapes} shapes, {told} failures, "
+                  f"{time.monotonic() - start:.0f} s", flush=True)  # fmt: skip
+        kinds = {failure.kind: failure for failure in reversed(tally.failures)}
+        for failure in list(kinds.values())[: given.shrink]:
+            print(smaller(failure, given.shapes, store), flush=True)
+    total = tally.verdict
+    print(f"seeds {given.seed} to {given.seed + given.programs - 1}: {tally.programs} programs, {tally.kernels} kernels, "
+          f"{total.shapes} shapes run, {total.refused} refused ({total.narrow} of them by us alone), {total.noisy} judged by the "
+          f"program's worst eager error, {len(tally.failures)} failures")  # fmt: skip
+    counts = sorted((tally.covered[name], name) for name in ops.OPS if name not in _OPAQUE)
+    print("least covered:", ", ".join(f"{name} {count}" for count, name in counts[:12]))
+    return 1 if tally.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
