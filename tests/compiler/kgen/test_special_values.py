@@ -1,0 +1,98 @@
+"""NaN, infinities, signed zeros and denormals come out of kernels as they come out of PyTorch."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from kernel_rows import Program
+from kernel_runs import Case, CppRun, CudaRun, Run, Unit
+
+from dlcb.compiler.dtype import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
+from dlcb.compiler.ir.graph import Graph
+from dlcb.compiler.options import Target
+
+VALUES = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 1.0, -1.0, 0.5, -2.5, 3e38, -3e38, 88.8, -104.0, 1e-30]
+POINTWISE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "exp": torch.exp, "expm1": torch.expm1, "log": torch.log, "log1p": torch.log1p, "log2": torch.log2, "sqrt": torch.sqrt,
+    "rsqrt": torch.rsqrt, "tanh": torch.tanh, "erf": torch.erf, "sin": torch.sin, "relu": torch.relu, "sigmoid": torch.sigmoid,
+    "abs": torch.abs, "neg": torch.neg, "sign": torch.sign, "floor": torch.floor, "ceil": torch.ceil, "trunc": torch.trunc,
+    "round": torch.round, "isnan": torch.isnan, "isinf": torch.isinf, "atan": torch.atan,
+}  # fmt: skip
+PAIRS = {
+    "minimum": torch.minimum, "maximum": torch.maximum, "floordiv": torch.floor_divide, "mod": torch.remainder,
+    "div": torch.div, "pow": torch.pow, "fmod": torch.fmod, "atan2": torch.atan2,
+}  # fmt: skip
+
+REMAINDERS = ("floordiv", "mod", "fmod")
+
+
+def graph(name: str) -> Graph:
+    p = Program(name)
+    if name in PAIRS:
+        return p.builder.build(getattr(p, name)(p.tensor("x", "n"), p.tensor("y", "n")))
+    if name in ("max", "min", "sum"):
+        return p.builder.build(getattr(p, name)(p.tensor("x", "n m"), axes=(1,), keepdim=False))
+    if name.startswith("cast"):
+        kind = {"half": FLOAT16, "bfloat": BFLOAT16, "double": FLOAT64}[name.split()[1]]
+        return p.builder.build(p.cast(p.cast(p.tensor("x", "n"), dtype=kind), dtype=FLOAT32))
+    return p.builder.build(getattr(p, name)(p.tensor("x", "n")))
+
+
+NAMES = [*POINTWISE, *PAIRS, "max", "min", "sum", "cast half", "cast bfloat", "cast double"]
+
+
+@pytest.fixture(scope="module", params=["cpp", pytest.param("cuda", marks=pytest.mark.device)])
+def compiled(request: pytest.FixtureRequest) -> tuple[Unit, type[Run]]:
+    target = Target.cpp() if request.param == "cpp" else Target.cuda()
+    cases = {name.replace(" ", "_"): Case(graph(name), target) for name in NAMES}
+    return Unit(cases, target), CppRun if request.param == "cpp" else CudaRun
+
+
+def same(got: np.ndarray, want: torch.Tensor, signs: bool = True) -> None:
+    expected = want.numpy()
+    np.testing.assert_allclose(got, expected, rtol=3e-6, atol=1e-37)
+    if signs and expected.dtype.kind == "f":
+        known = ~np.isnan(expected)
+        np.testing.assert_array_equal(np.signbit(got)[known], np.signbit(expected)[known])
+
+
+@pytest.mark.parametrize("name", POINTWISE)
+def test_pointwise(compiled: tuple[Unit, type[Run]], name: str) -> None:
+    x = np.array(VALUES * 3, np.float32)  # long enough for a vector and a tail
+    unit, run = compiled
+    (got,) = run(unit, name)({"x": x})
+    same(got, POINTWISE[name](torch.from_numpy(x)), signs=name != "relu")  # relu of -0.0 is 0.0 here
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_pairs(compiled: tuple[Unit, type[Run]], name: str) -> None:
+    # PyTorch's own vector code gives NaN for remainders whose quotient overflows
+    values = np.array([v for v in VALUES if name not in REMAINDERS or not 0 < abs(v) < 0.1], np.float32)
+    x, y = (np.ascontiguousarray(a.ravel()) for a in np.meshgrid(values, values))
+    unit, run = compiled
+    (got,) = run(unit, name)({"x": x, "y": y})
+    same(got, PAIRS[name](torch.from_numpy(x), torch.from_numpy(y)), signs=name not in REMAINDERS)
+
+
+@pytest.mark.parametrize("name", ["max", "min"])
+@pytest.mark.parametrize("place", [0, 5, 36, 39])
+def test_a_nan_anywhere_in_a_row_is_the_extremum(compiled: tuple[Unit, type[Run]], name: str, place: int) -> None:
+    x = np.random.default_rng(0).standard_normal((3, 40)).astype(np.float32)
+    x[1, place] = np.nan
+    x[2, place] = np.inf if name == "min" else -np.inf
+    unit, run = compiled
+    (got,) = run(unit, name)({"x": x})
+    same(got, getattr(torch, f"a{name}")(torch.from_numpy(x), dim=1))
+
+
+@pytest.mark.parametrize("kind", ["half", "bfloat", "double"])
+def test_rounding_to_a_type_is_pytorch_s(compiled: tuple[Unit, type[Run]], kind: str) -> None:
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 2**32, 100_000, dtype=np.uint32)
+    x = np.concatenate([bits.view(np.float32), np.array(VALUES, np.float32), np.ldexp(np.float32(1), np.arange(-26, 17))])
+    types = {"half": torch.float16, "bfloat": torch.bfloat16, "double": torch.float64}
+    unit, run = compiled
+    (got,) = run(unit, f"cast_{kind}")({"x": x})
+    want = torch.from_numpy(x).to(types[kind]).float().numpy()
+    np.testing.assert_array_equal(got, want)
