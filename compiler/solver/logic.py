@@ -6,7 +6,7 @@ from __future__ import annotations
 from math import gcd
 
 from dlcb.compiler.dtype import BOOL, INDEX
-from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.dag import Expr, toposort
 from dlcb.compiler.expr.node import FALSE, ONE, TRUE, ZERO, apply, const, equal, substitute
 from dlcb.compiler.solver import polynomial
 from dlcb.compiler.solver.pattern import Name, any_of
@@ -204,9 +204,8 @@ def _at_known_values(know: Knowledge, op: str, parts: list[Expr]) -> list[Expr]:
     for part in parts:
         if part.op != "eq" or part.args[0].op != "size" or not part.args[1].is_const:
             continue
-        at = dict([part.args])
         others = [other for other in parts if other is not part and part.args[0] in other.free]
-        there = {other: know.simplify(substitute(other, at)) for other in others}
+        there = {other: know.simplify(at_value(other, *part.args)) for other in others}
         if op == "or" and TRUE in there.values():
             return [other for other in parts if other is not part]
         if op == "and" and others:
@@ -242,11 +241,17 @@ def _dominates(know: Knowledge, op: str, a: Expr, b: Expr) -> bool:
     return know.nonnegative(subtract(know.polynomial(high), know.polynomial(low)))
 
 
+def at_value(e: Expr, v: Expr, k: Expr) -> Expr:
+    """`e` with `k` for `v`. Loop indices stay the nodes they are: others know them by identity."""
+    indices = {node: node for node in toposort([e]) if node.op == "index" and node is not v}
+    return substitute(e, {**indices, v: k})
+
+
 def where_at_one_value(know: Knowledge, v: Expr, k: Expr, x: Expr, y: Expr) -> Expr | None:
     """where(v == k, x, y) -> y where y is x at v = k."""
     if v not in y.free and v.op in ("size", "index"):
         return None
-    return y if know.simplify(substitute(y, {v: k})) is x else None
+    return y if know.simplify(at_value(y, v, k)) is x else None
 
 
 def index_of_one(know: Knowledge, n: Expr, i: Expr) -> bool:
@@ -269,7 +274,7 @@ def where_then_at_one_value(know: Knowledge, v: Expr, k: Expr, x: Expr, y: Expr)
     """where(v == k, x, y) -> where(v == k, x at v = k, y)"""
     if v not in x.free:
         return None
-    return apply("where", equal(v, k), substitute(x, {v: k}), y)
+    return apply("where", equal(v, k), at_value(x, v, k), y)
 
 
 c, x, y, z = Name("c", _is_bool), Name("x"), Name("y"), Name("z")

@@ -145,6 +145,8 @@ def test_indices_stay_the_nodes_they_are() -> None:
     know = Simplifier(Facts({m: const(4)}))
     assert know.simplify(p * 2) is p * 2
     assert know.simplify(p // 4) is const(0)
+    at_one = Simplifier().simplify(where(equal(n, 1), i * 2 + n, 0))
+    assert at_one is where(equal(n, 1), i * 2 + 1, 0)
 
 
 def test_data_from_outside_is_left_alone() -> None:
