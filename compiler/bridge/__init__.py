@@ -1,2 +1,2 @@
-"""From PyTorch to the compiler's own graph: capture, generalise, partition. With runtime and thunks the only stage that knows
-PyTorch."""
+"""From PyTorch to the compiler's own graph: capture, generalise, partition. With runtime and thunks the
+only stage that knows PyTorch."""

@@ -1,5 +1,5 @@
-"""The table of ATen operators: for each the function that says it in our own operators. What has no row, or whose row
-refuses, becomes an eager node."""
+"""The table of ATen operators: for each the function that says it in our own operators. What has no row,
+or whose row refuses, becomes an eager node."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ASSERTIONS = frozenset(
 
 
 def find(target: str) -> tuple[Row | None, bool]:
-    """The row for an operator such as "aten.add.Tensor", and whether it is an in-place form ("aten.add_.Tensor"), which
-    uses the row of the functional one."""
+    """The row for an operator such as "aten.add.Tensor", and whether it is an in-place form
+    ("aten.add_.Tensor"), which uses the row of the functional one."""
     if target in ROWS:
         return ROWS[target], False
     namespace, _, rest = target.partition(".")

@@ -1,5 +1,6 @@
-"""ATen's operators of neural networks as rows over our own: products, convolutions, normalisations, pooling, resizing and
-attention. Only inference forms: what would update statistics or drop elements is refused, and PyTorch runs it."""
+"""ATen's operators of neural networks as rows over our own: products, convolutions, normalisations,
+pooling, resizing and attention. Only inference forms: what would update statistics or drop elements is
+refused, and PyTorch runs it."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def _each(numbers: Ints, count: int) -> tuple[int, ...]:
     return numbers * count if len(numbers) == 1 else numbers
 
 
-# ---- products -----------------------------------------------------------------------------------------------------------
+# ---- products --------------------------------------------------------------------------------------
 
 
 def _linear(e: Emit, x: Value, weight: Value, bias: Value | None = None) -> Value:
@@ -56,14 +57,21 @@ def _outer(e: Emit, a: Value, b: Value) -> Value:
     return e.apply(ops.mul, *e.operands(e.unsqueeze(a, 1), b))
 
 
-# ---- convolution ----------------------------------------------------------------------------------------------------------
+# ---- convolution -----------------------------------------------------------------------------------
 
 
 def _convolution(
-    e: Emit, x: Value, weight: Value, bias: Value | None = None, stride: Ints = 1, padding: Ints | str = 0,
-    dilation: Ints = 1, groups: int = 1,
-) -> Value:  # fmt: skip
-    """Convolution over the last axes; `x` may come without the batch axis; "same" and "valid" are paddings."""
+    e: Emit,
+    x: Value,
+    weight: Value,
+    bias: Value | None = None,
+    stride: Ints = 1,
+    padding: Ints | str = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+) -> Value:
+    """Convolution over the last axes; `x` may come without the batch axis; "same" and "valid" are
+    paddings."""
     count = weight.rank - 2
     stride, dilation = _each(stride, count), _each(dilation, count)
     unbatched = x.rank == weight.rank - 1
@@ -71,13 +79,21 @@ def _convolution(
     if isinstance(padding, str):
         x, padding = _pad_for(e, x, weight, padding, dilation)
     result = e.apply(
-        ops.convolution, x, weight, *_given(bias),
-        stride=stride, padding=_each(padding, count), dilation=dilation, groups=groups,
-    )  # fmt: skip
+        ops.convolution,
+        x,
+        weight,
+        *_given(bias),
+        stride=stride,
+        padding=_each(padding, count),
+        dilation=dilation,
+        groups=groups,
+    )
     return e.drop(result, (0,)) if unbatched else result
 
 
-def _pad_for(e: Emit, x: Value, weight: Value, padding: str, dilation: tuple[int, ...]) -> tuple[Value, tuple[int, ...]]:
+def _pad_for(
+    e: Emit, x: Value, weight: Value, padding: str, dilation: tuple[int, ...]
+) -> tuple[Value, tuple[int, ...]]:
     """Padding by name: what is odd of "same" goes to the end and is padded beforehand."""
     if padding == "valid":
         return x, (0,) * len(dilation)
@@ -90,36 +106,60 @@ def _pad_for(e: Emit, x: Value, weight: Value, padding: str, dilation: tuple[int
 
 
 def _convolution_any(
-    e: Emit, x: Value, weight: Value, bias: Value | None, stride: Ints, padding: Ints, dilation: Ints, transposed: bool,
-    output_padding: Ints, groups: int, *flags: Any,
-) -> Value:  # fmt: skip
+    e: Emit,
+    x: Value,
+    weight: Value,
+    bias: Value | None,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    transposed: bool,
+    output_padding: Ints,
+    groups: int,
+    *flags: Any,
+) -> Value:
     if transposed:
         raise UnsupportedOperator("transposed convolution", node=e.operator)
     return _convolution(e, x, weight, bias, stride, padding, dilation, groups)
 
 
-# ---- normalisation --------------------------------------------------------------------------------------------------------
+# ---- normalisation ---------------------------------------------------------------------------------
 
 
 def _layer_norm(
-    e: Emit, x: Value, shape: Sequence[int], weight: Value | None = None, bias: Value | None = None, eps: float = 1e-5,
+    e: Emit,
+    x: Value,
+    shape: Sequence[int],
+    weight: Value | None = None,
+    bias: Value | None = None,
+    eps: float = 1e-5,
     *cudnn: Any,
-) -> Value:  # fmt: skip
+) -> Value:
     if weight is None and bias is not None:
         return e.apply(ops.add, e.apply(ops.layer_norm, x, dims=len(shape), eps=eps), bias)
     return e.apply(ops.layer_norm, x, *_given(weight, bias), dims=len(shape), eps=eps)
 
 
-def _rms_norm(e: Emit, x: Value, shape: Sequence[int], weight: Value | None = None, eps: float | None = None) -> Value:
+def _rms_norm(
+    e: Emit, x: Value, shape: Sequence[int], weight: Value | None = None, eps: float | None = None
+) -> Value:
     if eps is None:
         raise UnsupportedOperator("rms_norm with the epsilon of its type", node=e.operator)
     return e.apply(ops.rms_norm, x, *_given(weight), dims=len(shape), eps=eps)
 
 
 def _batch_norm(
-    e: Emit, x: Value, weight: Value | None, bias: Value | None, mean: Value | None, variance: Value | None,
-    training: bool, momentum: float, eps: float, cudnn: bool = False,
-) -> Value:  # fmt: skip
+    e: Emit,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    mean: Value | None,
+    variance: Value | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn: bool = False,
+) -> Value:
     if training or mean is None or variance is None:
         raise UnsupportedOperator("batch normalisation with the batch's own statistics", node=e.operator)
     if weight is None and bias is not None:
@@ -128,21 +168,42 @@ def _batch_norm(
 
 
 def _batch_norm_inference(
-    e: Emit, x: Value, weight: Value | None, bias: Value | None, mean: Value, variance: Value, momentum: float, eps: float
+    e: Emit,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    mean: Value,
+    variance: Value,
+    momentum: float,
+    eps: float,
 ) -> tuple[Value]:
     return (_batch_norm(e, x, weight, bias, mean, variance, False, momentum, eps),)
 
 
 def _group_norm(
-    e: Emit, x: Value, groups: int, weight: Value | None = None, bias: Value | None = None, eps: float = 1e-5, *cudnn: Any
+    e: Emit,
+    x: Value,
+    groups: int,
+    weight: Value | None = None,
+    bias: Value | None = None,
+    eps: float = 1e-5,
+    *cudnn: Any,
 ) -> Value:
     return e.apply(ops.group_norm, x, *_given(weight, bias), groups=groups, eps=eps)
 
 
 def _instance_norm(
-    e: Emit, x: Value, weight: Value | None, bias: Value | None, mean: Value | None, variance: Value | None,
-    own_statistics: bool, momentum: float, eps: float, *cudnn: Any,
-) -> Value:  # fmt: skip
+    e: Emit,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    mean: Value | None,
+    variance: Value | None,
+    own_statistics: bool,
+    momentum: float,
+    eps: float,
+    *cudnn: Any,
+) -> Value:
     if not own_statistics:
         return _batch_norm(e, x, weight, bias, mean, variance, False, momentum, eps)
     groups = e.literal(x.shape[1], "the channels of an instance norm")
@@ -156,29 +217,55 @@ def _weight_norm(e: Emit, direction: Value, size: Value, axis: int = 0) -> Value
     return e.apply(ops.mul, direction, e.apply(ops.div, size, e.apply(ops.sqrt, square)))
 
 
-# ---- pooling and resizing ---------------------------------------------------------------------------------------------------
+# ---- pooling and resizing --------------------------------------------------------------------------
 
 
 def _max_pool(
-    e: Emit, x: Value, window: Ints, stride: Ints = (), padding: Ints = 0, dilation: Ints = 1, ceil_mode: bool = False,
-    *, axes: int,
-) -> Value:  # fmt: skip
+    e: Emit,
+    x: Value,
+    window: Ints,
+    stride: Ints = (),
+    padding: Ints = 0,
+    dilation: Ints = 1,
+    ceil_mode: bool = False,
+    *,
+    axes: int,
+) -> Value:
     window = _each(window, axes)
     return e.apply(
-        ops.max_pool, x, window=window, stride=_each(stride, axes) if stride else window, padding=_each(padding, axes),
-        dilation=_each(dilation, axes), ceil_mode=ceil_mode,
-    )  # fmt: skip
+        ops.max_pool,
+        x,
+        window=window,
+        stride=_each(stride, axes) if stride else window,
+        padding=_each(padding, axes),
+        dilation=_each(dilation, axes),
+        ceil_mode=ceil_mode,
+    )
 
 
 def _avg_pool(
-    e: Emit, x: Value, window: Ints, stride: Ints = (), padding: Ints = 0, ceil_mode: bool = False,
-    count_include_pad: bool = True, divisor: int | None = None, *, axes: int,
-) -> Value:  # fmt: skip
+    e: Emit,
+    x: Value,
+    window: Ints,
+    stride: Ints = (),
+    padding: Ints = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor: int | None = None,
+    *,
+    axes: int,
+) -> Value:
     window = _each(window, axes)
     return e.apply(
-        ops.avg_pool, x, window=window, stride=_each(stride, axes) if stride else window, padding=_each(padding, axes),
-        ceil_mode=ceil_mode, count_include_pad=count_include_pad, divisor=divisor,
-    )  # fmt: skip
+        ops.avg_pool,
+        x,
+        window=window,
+        stride=_each(stride, axes) if stride else window,
+        padding=_each(padding, axes),
+        ceil_mode=ceil_mode,
+        count_include_pad=count_include_pad,
+        divisor=divisor,
+    )
 
 
 def _over(row: Any, axes: int) -> Row:
@@ -211,25 +298,39 @@ def _times(extent: Expr, scale: float) -> Expr:
     raise UnsupportedOperator(f"resizing by {scale}: not a whole number or the inverse of one")
 
 
-def _upsample_nearest(e: Emit, x: Value, output: Sequence[Size] | None, scales: Sequence[float] | None = None) -> Value:
+def _upsample_nearest(
+    e: Emit, x: Value, output: Sequence[Size] | None, scales: Sequence[float] | None = None
+) -> Value:
     sizes, factors = _resized(e, x, output, scales)
     return e.apply(ops.upsample_nearest, x, output=sizes, scales=factors)
 
 
 def _upsample_bilinear(
-    e: Emit, x: Value, output: Sequence[Size] | None, align_corners: bool, scales: Sequence[float] | None = None
+    e: Emit,
+    x: Value,
+    output: Sequence[Size] | None,
+    align_corners: bool,
+    scales: Sequence[float] | None = None,
 ) -> Value:
     sizes, factors = _resized(e, x, output, scales)
     return e.apply(ops.upsample_bilinear, x, output=sizes, align_corners=align_corners, scales=factors)
 
 
-# ---- attention --------------------------------------------------------------------------------------------------------------
+# ---- attention -------------------------------------------------------------------------------------
 
 
 def _attention(
-    e: Emit, q: Value, k: Value, v: Value, mask: Value | None = None, dropout: float = 0.0, is_causal: bool = False,
-    *, scale: float | None = None, enable_gqa: bool = False,
-) -> Value:  # fmt: skip
+    e: Emit,
+    q: Value,
+    k: Value,
+    v: Value,
+    mask: Value | None = None,
+    dropout: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Value:
     if dropout:
         raise UnsupportedOperator("attention with dropout", node=e.operator)
     if enable_gqa:

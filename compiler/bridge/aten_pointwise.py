@@ -1,5 +1,5 @@
-"""ATen's pointwise operators as rows over our own: arithmetic with PyTorch's type promotion, comparison, logic, conversion,
-activations. In-place forms use the same rows; the lowering writes their result back."""
+"""ATen's pointwise operators as rows over our own: arithmetic with PyTorch's type promotion, comparison,
+logic, conversion, activations. In-place forms use the same rows; the lowering writes their result back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dlcb.compiler.ir import ops
 from dlcb.compiler.ir.graph import Value
 from dlcb.compiler.ir.op import Op
 
-# ---- how many operands, and in which type ---------------------------------------------------------------------------
+# ---- how many operands, and in which type ----------------------------------------------------------
 
 
 def _same(op: Op) -> Row:
@@ -42,7 +42,7 @@ def _identity(e: Emit, x: Value, *ignored: Any, **also_ignored: Any) -> Value:
     return x
 
 
-# ---- arithmetic -------------------------------------------------------------------------------------------------------
+# ---- arithmetic ------------------------------------------------------------------------------------
 
 
 def _scaled(e: Emit, x: Any, alpha: Any) -> Any:
@@ -142,7 +142,7 @@ def _lerp(e: Emit, start: Value, end: Value, weight: Any) -> Value:
     return _add(e, start, e.apply(ops.mul, *e.operands(_sub(e, end, start), weight)))
 
 
-# ---- choice and conversion ----------------------------------------------------------------------------------------------
+# ---- choice and conversion -------------------------------------------------------------------------
 
 
 def _where(e: Emit, condition: Value, yes: Any, no: Any) -> Value:
@@ -163,15 +163,21 @@ def _to(e: Emit, x: Value, *places: Any, dtype: torch.dtype | None = None, **mem
     return x if dtype is None else e.cast(x, from_torch(dtype))
 
 
-def _nan_to_num(e: Emit, x: Value, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Value:
+def _nan_to_num(
+    e: Emit, x: Value, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Value:
     if not x.dtype.is_float:
         return x
     limits = torch.finfo(getattr(torch, x.dtype.name))
     high = limits.max if posinf is None else posinf
     low = limits.min if neginf is None else neginf
     kept = e.apply(ops.where, e.apply(ops.isnan, x), e.scalar(nan or 0.0, x.dtype), x)
-    kept = e.apply(ops.where, e.apply(ops.eq, kept, e.scalar(math.inf, x.dtype)), e.scalar(high, x.dtype), kept)
-    return e.apply(ops.where, e.apply(ops.eq, kept, e.scalar(-math.inf, x.dtype)), e.scalar(low, x.dtype), kept)
+    kept = e.apply(
+        ops.where, e.apply(ops.eq, kept, e.scalar(math.inf, x.dtype)), e.scalar(high, x.dtype), kept
+    )
+    return e.apply(
+        ops.where, e.apply(ops.eq, kept, e.scalar(-math.inf, x.dtype)), e.scalar(low, x.dtype), kept
+    )
 
 
 def _isfinite(e: Emit, x: Value) -> Value:
@@ -179,7 +185,7 @@ def _isfinite(e: Emit, x: Value) -> Value:
     return e.apply(ops.logical_not, odd)
 
 
-# ---- activations --------------------------------------------------------------------------------------------------------
+# ---- activations -----------------------------------------------------------------------------------
 
 
 def _gelu(e: Emit, x: Value, *, approximate: str = "none") -> Value:
@@ -259,13 +265,16 @@ def _glu(e: Emit, x: Value, axis: int = -1) -> Value:
 
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _FLOAT_UNARY = (
-    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh erf sigmoid"
-).split()
+    *("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "erf", "sigmoid"),
+    *("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh"),
+)
 
 ROWS: dict[str, Row] = {
     **{f"aten.{name}.default": _float(getattr(ops, name)) for name in _FLOAT_UNARY},
-    **{f"aten.{name}.default": _same(getattr(ops, name)) for name in
-       ("neg", "abs", "sign", "floor", "ceil", "trunc", "isnan", "isinf", "bitwise_not", "relu")},
+    **{
+        f"aten.{name}.default": _same(getattr(ops, name))
+        for name in ("neg", "abs", "sign", "floor", "ceil", "trunc", "isnan", "isinf", "bitwise_not", "relu")
+    },
     "aten.logical_not.default": lambda e, x: e.apply(ops.logical_not, e.boolean(x)),
     "aten.reciprocal.default": _reciprocal,
     "aten.round.default": _round,
@@ -273,7 +282,11 @@ ROWS: dict[str, Row] = {
     "aten.square.default": _square,
     "aten.isfinite.default": _isfinite,
     "aten.nan_to_num.default": _nan_to_num,
-    **{f"aten.{name}.{form}": _binary(getattr(ops, name)) for name in _COMPARISONS for form in ("Tensor", "Scalar")},
+    **{
+        f"aten.{name}.{form}": _binary(getattr(ops, name))
+        for name in _COMPARISONS
+        for form in ("Tensor", "Scalar")
+    },
     "aten.add.Tensor": _add,
     "aten.add.Scalar": _add,
     "aten.sub.Tensor": _sub,
@@ -312,25 +325,53 @@ ROWS: dict[str, Row] = {
     "aten.addcdiv.default": _addcdiv,
     "aten.lerp.Scalar": _lerp,
     "aten.lerp.Tensor": _lerp,
-    **{f"aten.{name}.default": _logical(getattr(ops, name)) for name in ("logical_and", "logical_or", "logical_xor")},
-    **{f"aten.bitwise_{name}.{form}": _binary(getattr(ops, f"bitwise_{name}"))
-       for name in ("and", "or", "xor") for form in ("Tensor", "Scalar")},
-    **{f"aten.__{name}__.{form}": _binary(getattr(ops, f"bitwise_{name}"))
-       for name in ("and", "or", "xor") for form in ("Tensor", "Scalar")},
+    **{
+        f"aten.{name}.default": _logical(getattr(ops, name))
+        for name in ("logical_and", "logical_or", "logical_xor")
+    },
+    **{
+        f"aten.bitwise_{name}.{form}": _binary(getattr(ops, f"bitwise_{name}"))
+        for name in ("and", "or", "xor")
+        for form in ("Tensor", "Scalar")
+    },
+    **{
+        f"aten.__{name}__.{form}": _binary(getattr(ops, f"bitwise_{name}"))
+        for name in ("and", "or", "xor")
+        for form in ("Tensor", "Scalar")
+    },
     "aten.where.self": _where,
     "aten.where.ScalarOther": _where,
     "aten.where.ScalarSelf": _where,
     "aten.where.Scalar": _where,
     "aten.masked_fill.Scalar": _masked_fill,
     "aten.masked_fill.Tensor": _masked_fill,
-    **{f"aten.to.{form}": _to for form in ("dtype", "device", "dtype_layout", "other", "prim_Device", "prim_dtype")},
+    **{
+        f"aten.to.{form}": _to
+        for form in ("dtype", "device", "dtype_layout", "other", "prim_Device", "prim_dtype")
+    },
     "aten._to_copy.default": _to,
     "aten.type_as.default": _to,
     "aten.copy.default": lambda e, x, source, non_blocking=False: e.apply(
-        ops.expand, e.cast(source, x.dtype), shape=x.shape),
-    **{f"aten.{name}.default": _identity for name in
-       ("clone", "contiguous", "detach", "alias", "dropout", "feature_dropout", "alpha_dropout", "lift_fresh_copy",
-        "lift_fresh", "native_dropout", "positive", "resolve_conj", "resolve_neg")},
+        ops.expand, e.cast(source, x.dtype), shape=x.shape
+    ),
+    **{
+        f"aten.{name}.default": _identity
+        for name in (
+            "clone",
+            "contiguous",
+            "detach",
+            "alias",
+            "dropout",
+            "feature_dropout",
+            "alpha_dropout",
+            "lift_fresh_copy",
+            "lift_fresh",
+            "native_dropout",
+            "positive",
+            "resolve_conj",
+            "resolve_neg",
+        )
+    },
     "aten.gelu.default": _gelu,
     "aten.silu.default": _float(ops.silu),
     "aten.relu6.default": _relu6,
@@ -346,7 +387,8 @@ ROWS: dict[str, Row] = {
     "aten.log_sigmoid.default": _log_sigmoid,
     "aten.prelu.default": _prelu,
     "aten._prelu_kernel.default": lambda e, x, weight: e.apply(
-        ops.where, _positive(e, x), x, e.apply(ops.mul, weight, x)),
+        ops.where, _positive(e, x), x, e.apply(ops.mul, weight, x)
+    ),
     "aten.glu.default": _glu,
     "aten.bool.default": lambda e, x: e.cast(x, BOOL),
-}  # fmt: skip
+}

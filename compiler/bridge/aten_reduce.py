@@ -1,4 +1,5 @@
-"""ATen's reductions and what is made of them (norms of vectors, logsumexp, softmax) as rows over our own operators."""
+"""ATen's reductions and what is made of them (norms of vectors, logsumexp, softmax) as rows over our own
+operators."""
 
 from __future__ import annotations
 
@@ -17,20 +18,34 @@ from dlcb.compiler.ir.graph import Value
 Axes = int | Sequence[int] | None
 
 
-def _sum(e: Emit, x: Value, axes: Axes = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Value:
+def _sum(
+    e: Emit, x: Value, axes: Axes = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Value:
     return e.apply(ops.sum, e.summed(x, dtype), axes=e.axes(axes, x.rank), keepdim=keepdim)
 
 
-def _mean(e: Emit, x: Value, axes: Axes = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Value:
+def _mean(
+    e: Emit, x: Value, axes: Axes = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Value:
     x = x if dtype is None else e.cast(x, from_torch(dtype))
     return e.apply(ops.mean, x, axes=e.axes(axes, x.rank), keepdim=keepdim)
 
 
-def _prod(e: Emit, x: Value, axis: int | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Value:
+def _prod(
+    e: Emit, x: Value, axis: int | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Value:
     return e.apply(ops.prod, e.summed(x, dtype), axes=e.axes(axis, x.rank), keepdim=keepdim)
 
 
-def _var(e: Emit, x: Value, axes: Axes = None, unbiased: Any = True, keepdim: bool = False, *, correction: Any = None) -> Value:
+def _var(
+    e: Emit,
+    x: Value,
+    axes: Axes = None,
+    unbiased: Any = True,
+    keepdim: bool = False,
+    *,
+    correction: Any = None,
+) -> Value:
     """`var(x)`, `var(x, unbiased)`, `var(x, axes, unbiased, keepdim)` and the form with a correction."""
     if isinstance(axes, bool):
         axes, unbiased = None, axes
@@ -45,15 +60,21 @@ def _std(e: Emit, x: Value, *arguments: Any, **keywords: Any) -> Value:
     return e.apply(ops.sqrt, _var(e, x, *arguments, **keywords))
 
 
-def _var_correction(e: Emit, x: Value, axes: Axes = None, *, correction: Any = 1, keepdim: bool = False) -> Value:
+def _var_correction(
+    e: Emit, x: Value, axes: Axes = None, *, correction: Any = 1, keepdim: bool = False
+) -> Value:
     return _var(e, x, axes, keepdim=keepdim, correction=1 if correction is None else correction)
 
 
-def _std_correction(e: Emit, x: Value, axes: Axes = None, *, correction: Any = 1, keepdim: bool = False) -> Value:
+def _std_correction(
+    e: Emit, x: Value, axes: Axes = None, *, correction: Any = 1, keepdim: bool = False
+) -> Value:
     return e.apply(ops.sqrt, _var_correction(e, x, axes, correction=correction, keepdim=keepdim))
 
 
-def _var_mean_correction(e: Emit, x: Value, axes: Axes = None, *, correction: Any = 1, keepdim: bool = False) -> tuple[Value, Value]:
+def _var_mean_correction(
+    e: Emit, x: Value, axes: Axes = None, *, correction: Any = 1, keepdim: bool = False
+) -> tuple[Value, Value]:
     return _var_correction(e, x, axes, correction=correction, keepdim=keepdim), _mean(e, x, axes, keepdim)
 
 
@@ -99,7 +120,13 @@ def _count_nonzero(e: Emit, x: Value, axes: Axes = None) -> Value:
 
 
 def _vector_norm(
-    e: Emit, x: Value, order: float = 2, axes: Axes = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+    e: Emit,
+    x: Value,
+    order: float = 2,
+    axes: Axes = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> Value:
     x = x if dtype is None else e.cast(x, from_torch(dtype))
     over = {"axes": e.axes(axes, x.rank), "keepdim": keepdim}
@@ -113,7 +140,9 @@ def _vector_norm(
     raise UnsupportedOperator(f"vector norm of order {order}", node=e.operator)
 
 
-def _norm(e: Emit, x: Value, order: float | None = 2, axes: Axes = None, keepdim: bool = False, **kind: Any) -> Value:
+def _norm(
+    e: Emit, x: Value, order: float | None = 2, axes: Axes = None, keepdim: bool = False, **kind: Any
+) -> Value:
     return _vector_norm(e, x, 2 if order is None else order, axes, keepdim, **kind)
 
 
@@ -159,7 +188,9 @@ ROWS: dict[str, Row] = {
     "aten.std.correction": _std_correction,
     "aten.var_mean.correction": _var_mean_correction,
     "aten.var_mean.dim": lambda e, x, axes=None, unbiased=True, keepdim=False: (
-        _var(e, x, axes, unbiased, keepdim), _mean(e, x, axes, keepdim)),
+        _var(e, x, axes, unbiased, keepdim),
+        _mean(e, x, axes, keepdim),
+    ),
     "aten.max.default": _max,
     "aten.max.dim": _max_along,
     "aten.amax.default": _amax,
@@ -180,4 +211,4 @@ ROWS: dict[str, Row] = {
     "aten.log_softmax.int": _softmax("log_softmax"),
     "aten._log_softmax.default": _softmax("log_softmax"),
     "aten.cumsum.default": _cumsum,
-}  # fmt: skip
+}

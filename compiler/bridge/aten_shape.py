@@ -1,8 +1,9 @@
-"""ATen's operators that move, cut, join and create tensors, as rows over our own. Sizes are integers, or expressions where
-the traces showed that they follow an input; views become their functional forms."""
+"""ATen's operators that move, cut, join and create tensors, as rows over our own. Sizes are integers, or
+expressions where the traces showed that they follow an input; views become their functional forms."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from dlcb.compiler.ir.graph import Value
 
 _END = 1 << 40  # exported slices to the end carry the largest integer
 
-# ---- reshape --------------------------------------------------------------------------------------------------------
+# ---- reshape ---------------------------------------------------------------------------------------
 
 
 def _reshape(e: Emit, x: Value, shape: Sequence[Size]) -> Value:
@@ -43,7 +44,8 @@ def _unsqueeze(e: Emit, x: Value, axis: int) -> Value:
 
 
 def _squeeze_axes(e: Emit, x: Value, axes: int | Sequence[int]) -> Value:
-    """Drops axes of size 1. One whose size is free was larger in every trace: it stays, and must not become 1."""
+    """Drops axes of size 1. One whose size is free was larger in every trace: it stays, and must not
+    become 1."""
     dropped = []
     for axis in e.axes(axes, x.rank) if x.rank else ():
         if e.is_one(x.shape[axis]):
@@ -75,7 +77,7 @@ def _pixel_unshuffle(e: Emit, x: Value, factor: int) -> Value:
     return e.reshape(parts, (*lead, channels * (factor * factor), rows, columns))
 
 
-# ---- order of axes and broadcast ------------------------------------------------------------------------------------------
+# ---- order of axes and broadcast -------------------------------------------------------------------
 
 
 def _permute(e: Emit, x: Value, order: Sequence[int]) -> Value:
@@ -98,7 +100,9 @@ def _transpose_matrix(e: Emit, x: Value) -> Value:
 def _movedim(e: Emit, x: Value, source: int | Sequence[int], destination: int | Sequence[int]) -> Value:
     froms = [source] if isinstance(source, int) else list(source)
     tos = [destination] if isinstance(destination, int) else list(destination)
-    placed = dict(zip((e.axis(axis, x.rank) for axis in tos), (e.axis(axis, x.rank) for axis in froms), strict=True))
+    placed = dict(
+        zip((e.axis(axis, x.rank) for axis in tos), (e.axis(axis, x.rank) for axis in froms), strict=True)
+    )
     rest = iter(axis for axis in range(x.rank) if axis not in placed.values())
     return e.permute(x, [placed[axis] if axis in placed else next(rest) for axis in range(x.rank)])
 
@@ -139,7 +143,9 @@ def _tile(e: Emit, x: Value, counts: Sequence[Size]) -> Value:
     return _repeat(e, x, (*(1,) * (x.rank - len(counts)), *counts))
 
 
-def _repeat_interleave(e: Emit, x: Value, count: Size, axis: int | None = None, *, output_size: Any = None) -> Value:
+def _repeat_interleave(
+    e: Emit, x: Value, count: Size, axis: int | None = None, *, output_size: Any = None
+) -> Value:
     """Each element `count` times in a row: a new axis, expanded and merged."""
     if axis is None:
         x, axis = _flatten(e, x), 0
@@ -150,12 +156,13 @@ def _repeat_interleave(e: Emit, x: Value, count: Size, axis: int | None = None, 
     return e.reshape(wide, (*x.shape[:axis], x.shape[axis] * count, *x.shape[axis + 1 :]))
 
 
-# ---- cut and join ---------------------------------------------------------------------------------------------------------
+# ---- cut and join ----------------------------------------------------------------------------------
 
 
 def _bound(e: Emit, position: Size | None, extent: Expr, otherwise: Expr) -> Expr:
-    """One end of a slice as a position from the front. An end that the traces never saw clamped must not be clamped, where
-    it follows an input or is the first or last element; other constants are clamped as Python clamps them."""
+    """One end of a slice as a position from the front. An end that the traces never saw clamped must not
+    be clamped, where it follows an input or is the first or last element; other constants are clamped as
+    Python clamps them."""
     if position is None or (isinstance(position, int) and position >= _END):
         return otherwise
     if isinstance(position, int) and position < 0:
@@ -172,13 +179,17 @@ def _bound(e: Emit, position: Size | None, extent: Expr, otherwise: Expr) -> Exp
     return place
 
 
-def _slice(e: Emit, x: Value, axis: int = 0, start: Size | None = None, stop: Size | None = None, step: int = 1) -> Value:
+def _slice(
+    e: Emit, x: Value, axis: int = 0, start: Size | None = None, stop: Size | None = None, step: int = 1
+) -> Value:
     axis = e.axis(axis, x.rank)
     extent = x.shape[axis]
     first, last = _bound(e, start, extent, ZERO), _bound(e, stop, extent, extent)
     if first is ZERO and last is extent and step == 1:
         return x
-    return e.apply(ops.slice, x, axis=axis, start=first, stop=last, step=e.literal(step, "the step of a slice"))
+    return e.apply(
+        ops.slice, x, axis=axis, start=first, stop=last, step=e.literal(step, "the step of a slice")
+    )
 
 
 def _narrow(e: Emit, x: Value, axis: int, start: Size, length: Size) -> Value:
@@ -194,7 +205,10 @@ def _select(e: Emit, x: Value, axis: int, index: Size) -> Value:
 
 def _unbind(e: Emit, x: Value, axis: int = 0) -> list[Value]:
     axis = e.axis(axis, x.rank)
-    return [_select(e, x, axis, k) for k in range(e.literal(x.shape[axis], f"the size of the unbound axis {axis}"))]
+    return [
+        _select(e, x, axis, k)
+        for k in range(e.literal(x.shape[axis], f"the size of the unbound axis {axis}"))
+    ]
 
 
 def _pieces(e: Emit, x: Value, sizes: Sequence[Size], axis: int) -> list[Value]:
@@ -205,12 +219,13 @@ def _pieces(e: Emit, x: Value, sizes: Sequence[Size], axis: int) -> list[Value]:
     ends[-1] = x.shape[axis]
     return [
         e.apply(ops.slice, x, axis=axis, start=start, stop=stop, step=1)
-        for start, stop in zip(ends, ends[1:], strict=False)
+        for start, stop in itertools.pairwise(ends)
     ]
 
 
 def _split(e: Emit, x: Value, size: Size, axis: int = 0) -> list[Value]:
-    """Pieces of `size`, the last one smaller. As many as the traces had: `count` pieces are a fact about a free size."""
+    """Pieces of `size`, the last one smaller. As many as the traces had: `count` pieces are a fact about a
+    free size."""
     axis = e.axis(axis, x.rank)
     extent = x.shape[axis]
     count = e.pieces(extent, size)
@@ -260,15 +275,15 @@ def _roll(e: Emit, x: Value, shifts: Sequence[Size], axes: Sequence[int] = ()) -
     return x
 
 
-def _pad(e: Emit, x: Value, amounts: Sequence[Size], mode: str = "constant", value: float | None = None) -> Value:
-    if mode != "constant":
-        raise UnsupportedOperator(f"padding mode {mode!r}", node=e.operator)
+def _pad(
+    e: Emit, x: Value, amounts: Sequence[Size], mode: str = "constant", value: float | None = None
+) -> Value:
     low, high = [0] * x.rank, [0] * x.rank  # the amounts come from the last axis on
     for k in range(len(amounts) // 2):
         low[x.rank - 1 - k], high[x.rank - 1 - k] = amounts[2 * k], amounts[2 * k + 1]
     if all(isinstance(amount, int) and amount == 0 for amount in amounts):
         return x
-    return e.apply(ops.pad, x, low=tuple(low), high=tuple(high), value=value or 0)
+    return e.apply(ops.pad, x, low=tuple(low), high=tuple(high), value=value or 0, mode=mode)
 
 
 def _constant_pad(e: Emit, x: Value, amounts: Sequence[Size], value: float = 0) -> Value:
@@ -288,12 +303,14 @@ def _meshgrid(e: Emit, xs: Sequence[Value], *, indexing: str = "ij") -> list[Val
         raise UnsupportedOperator(f"meshgrid with indexing {indexing!r}", node=e.operator)
     shape = tuple(x.shape[0] if x.rank else ONE for x in xs)
     return [
-        e.apply(ops.expand, e.reshape(x, [shape[k] if k == axis else 1 for axis in range(len(xs))]), shape=shape)
+        e.apply(
+            ops.expand, e.reshape(x, [shape[k] if k == axis else 1 for axis in range(len(xs))]), shape=shape
+        )
         for k, x in enumerate(xs)
     ]
 
 
-# ---- read at indices --------------------------------------------------------------------------------------------------------
+# ---- read at indices -------------------------------------------------------------------------------
 
 
 def _beyond(ids: Value) -> Expr | None:
@@ -306,7 +323,11 @@ def _beyond(ids: Value) -> Expr | None:
         return ids.producer.attributes["stop"]
     if ids.producer.op.name == "add":
         a, b = ids.producer.inputs
-        offset = b.producer.attributes["value"] if b.producer is not None and b.producer.op.name == "full" else None
+        offset = (
+            b.producer.attributes["value"]
+            if b.producer is not None and b.producer.op.name == "full"
+            else None
+        )
         if isinstance(offset, int) and offset >= 0 and (stop := _beyond(a)) is not None:
             return stop + offset
     return None
@@ -327,7 +348,8 @@ def _index_select(e: Emit, x: Value, axis: int, index: Value) -> Value:
 
 
 def _index(e: Emit, x: Value, indices: Sequence[Value | None]) -> Value:
-    """x[i, :, j]: index tensors broadcast together; a mask's result size is known at run time only, so PyTorch runs it."""
+    """x[i, :, j]: index tensors broadcast together; a mask's result size is known at run time only, so
+    PyTorch runs it."""
     axes = tuple(axis for axis, index in enumerate(indices) if index is not None)
     tensors = [index for index in indices if index is not None]
     if any(index.dtype in (BOOL, from_torch(torch.uint8)) for index in tensors):
@@ -341,7 +363,7 @@ def _one_hot(e: Emit, x: Value, classes: Size = -1) -> Value:
     return e.apply(ops.one_hot, x, classes=as_expr(classes))
 
 
-# ---- create ---------------------------------------------------------------------------------------------------------------
+# ---- create ----------------------------------------------------------------------------------------
 
 
 def _kind(kind: torch.dtype | None, otherwise: DType) -> DType:
@@ -360,7 +382,9 @@ def _filled(e: Emit, shape: Sequence[Size], value: Any, kind: DType) -> Value:
     return e.apply(ops.full, shape=tuple(as_expr(size) for size in shape), value=value, dtype=kind)
 
 
-def _full(e: Emit, shape: Sequence[Size], value: Any, *, dtype: torch.dtype | None = None, **place: Any) -> Value:
+def _full(
+    e: Emit, shape: Sequence[Size], value: Any, *, dtype: torch.dtype | None = None, **place: Any
+) -> Value:
     return _filled(e, shape, value, _kind(dtype, _number_kind(value)))
 
 
@@ -374,7 +398,9 @@ def _constant(value: int) -> tuple[Row, Row, Row]:
     def like(e: Emit, x: Value, *, dtype: torch.dtype | None = None, **place: Any) -> Value:
         return _filled(e, x.shape, value, _kind(dtype, x.dtype))
 
-    def new(e: Emit, x: Value, shape: Sequence[Size], *, dtype: torch.dtype | None = None, **place: Any) -> Value:
+    def new(
+        e: Emit, x: Value, shape: Sequence[Size], *, dtype: torch.dtype | None = None, **place: Any
+    ) -> Value:
         return _filled(e, shape, value, _kind(dtype, x.dtype))
 
     return plain, like, new
@@ -384,7 +410,9 @@ def _full_like(e: Emit, x: Value, value: Any, *, dtype: torch.dtype | None = Non
     return _filled(e, x.shape, value, _kind(dtype, x.dtype))
 
 
-def _new_full(e: Emit, x: Value, shape: Sequence[Size], value: Any, *, dtype: torch.dtype | None = None, **place: Any) -> Value:
+def _new_full(
+    e: Emit, x: Value, shape: Sequence[Size], value: Any, *, dtype: torch.dtype | None = None, **place: Any
+) -> Value:
     return _filled(e, shape, value, _kind(dtype, x.dtype))
 
 
@@ -394,22 +422,30 @@ def _fill(e: Emit, x: Value, value: Any) -> Value:
     return _filled(e, x.shape, value, x.dtype)
 
 
-def _arange(e: Emit, start: Any, stop: Any, step: Any = 1, *, dtype: torch.dtype | None = None, **place: Any) -> Value:
+def _arange(
+    e: Emit, start: Any, stop: Any, step: Any = 1, *, dtype: torch.dtype | None = None, **place: Any
+) -> Value:
     if any(isinstance(number, float) and not number.is_integer() for number in (start, stop, step)):
         raise UnsupportedOperator("a range with fractional bounds", node=e.operator)
     whole = all(isinstance(number, (int, Expr)) for number in (start, stop, step))
     kind = _kind(dtype, INT64 if whole else from_torch(torch.get_default_dtype()))
     start, stop = (as_expr(x if isinstance(x, Expr) else int(x)) for x in (start, stop))
-    return e.apply(ops.arange, start=start, stop=stop, step=e.literal(step, "the step of a range"), dtype=kind)
+    return e.apply(
+        ops.arange, start=start, stop=stop, step=e.literal(step, "the step of a range"), dtype=kind
+    )
 
 
 def _arange_to(e: Emit, stop: Any, **keywords: Any) -> Value:
     return _arange(e, 0 if isinstance(stop, (int, Expr)) else 0.0, stop, **keywords)
 
 
-def _eye(e: Emit, rows: Size, columns: Size | None = None, *, dtype: torch.dtype | None = None, **place: Any) -> Value:
+def _eye(
+    e: Emit, rows: Size, columns: Size | None = None, *, dtype: torch.dtype | None = None, **place: Any
+) -> Value:
     columns = rows if columns is None else columns
-    return e.apply(ops.eye, rows=as_expr(rows), columns=as_expr(columns), dtype=_kind(dtype, from_torch(torch.float32)))
+    return e.apply(
+        ops.eye, rows=as_expr(rows), columns=as_expr(columns), dtype=_kind(dtype, from_torch(torch.float32))
+    )
 
 
 _zeros, _zeros_like, _new_zeros = _constant(0)
@@ -484,16 +520,17 @@ ROWS: dict[str, Row] = {
     "aten.ones_like.default": _ones_like,
     "aten.new_ones.default": _new_ones,
     "aten.scalar_tensor.default": lambda e, value, **keywords: _full(
-        e, (), value, **{"dtype": torch.get_default_dtype(), **keywords}),
+        e, (), value, **{"dtype": torch.get_default_dtype(), **keywords}
+    ),
     "aten.arange.default": _arange_to,
     "aten.arange.start": _arange,
     "aten.arange.start_step": _arange,
     "aten.eye.default": _eye,
     "aten.eye.m": _eye,
-}  # fmt: skip
+}
 
-# Which arguments of an operator are sizes or positions that may follow an input (by place): with one trace only these are
-# matched to sizes in the graph.
+# Which arguments of an operator are sizes or positions that may follow an input (by place): with one trace
+# only these are matched to sizes in the graph.
 SIZE_ARGUMENTS: dict[str, tuple[int, ...]] = {
     "aten.expand.default": (1,),
     "aten.broadcast_to.default": (1,),

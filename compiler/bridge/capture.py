@@ -1,5 +1,5 @@
-"""Runs a user's factory and traces its module at given sizes: a ModelSource comes in, static torch.export programs go out.
-Whatever fails in the user's code becomes a CaptureError that names the user's line."""
+"""Runs a user's factory and traces its module at given sizes: a ModelSource comes in, static torch.export
+programs go out. Whatever fails in the user's code becomes a CaptureError that names the user's line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _TORCH = str(Path(torch.__file__).parent)
 
 
 def load_module(source: ModelSource) -> nn.Module:
-    """The factory's module, in eval mode and without gradients. Raises CaptureError when there is no such factory or it fails."""
+    """The factory's module, in eval mode and without gradients. Raises CaptureError when there is no such
+    factory or it fails."""
     if source.factory is None:
         raise CaptureError(f"model '{source.name}' has no factory", stage="capture")
     module_name, _, function_name = source.factory.partition(":")
@@ -37,7 +38,9 @@ def load_module(source: ModelSource) -> nn.Module:
             arguments.setdefault("weights", list(source.weights))
         module = factory(**arguments)
     if not isinstance(module, nn.Module):
-        raise CaptureError(f"factory '{source.factory}' gave a {type(module).__name__}, not a torch module", stage="capture")
+        raise CaptureError(
+            f"factory '{source.factory}' gave a {type(module).__name__}, not a torch module", stage="capture"
+        )
     return module.eval().requires_grad_(False)
 
 
@@ -49,8 +52,8 @@ def load_program(path: str) -> ExportedProgram:
 
 
 def trace(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
-    """The static program that `module` is at these inputs, before decomposition. Inputs go by name where `forward` has
-    parameters of these names, else in the order given."""
+    """The static program that `module` is at these inputs, before decomposition. Inputs go by name where
+    `forward` has parameters of these names, else in the order given."""
     arguments, keywords = bound(module, inputs)
     with user_code(f"forward at {_sizes(inputs)}"), torch.no_grad():
         program = torch.export.export(module, arguments, keywords, strict=False)
@@ -58,19 +61,23 @@ def trace(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> ExportedProg
 
 
 def _functional(program: ExportedProgram) -> ExportedProgram:
-    """`program` itself; where it changes tensors in place, the functional form of it, nothing else decomposed."""
+    """`program` itself; where it changes tensors in place, the functional form of it, nothing else
+    decomposed."""
     if any(_changes_in_place(node) for node in program.graph.nodes):
         with user_code("the functional form"):
             program = program.run_decompositions({})
     signature = program.graph_signature
     changed = {**signature.buffers_to_mutate, **signature.user_inputs_to_mutate}
     if changed:
-        raise CaptureError(f"the program changes {', '.join(changed.values())}; a served model must not", stage="capture")
+        raise CaptureError(
+            f"the program changes {', '.join(changed.values())}; a served model must not", stage="capture"
+        )
     return program
 
 
 def _changes_in_place(node: torch.fx.Node) -> bool:
-    """Whether a node writes to a tensor that somebody else may read: activations on fresh results are left to the lowering."""
+    """Whether a node writes to a tensor that somebody else may read: activations on fresh results are left
+    to the lowering."""
     schema = getattr(node.target, "_schema", None)
     if node.op != "call_function" or schema is None or not schema.is_mutable:
         return False
@@ -103,7 +110,7 @@ def _sizes(inputs: Mapping[str, torch.Tensor]) -> str:
     return ", ".join(f"{name}{list(tensor.shape)}" for name, tensor in inputs.items())
 
 
-# ---- the user's lines -------------------------------------------------------------------------------------------------------
+# ---- the user's lines ------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -117,7 +124,9 @@ def user_code(what: str) -> Iterator[None]:
         raise
     except Exception as error:  # the user's code and PyTorch may raise anything
         place = user_line(traceback.extract_tb(error.__traceback__))
-        raise CaptureError(f"{what} failed: {_first_lines(error)}", stage="capture", source_line=place) from error
+        raise CaptureError(
+            f"{what} failed: {_first_lines(error)}", stage="capture", source_line=place
+        ) from error
 
 
 @contextlib.contextmanager
@@ -141,13 +150,17 @@ def user_line(frames: Sequence[traceback.FrameSummary]) -> str:
     """ "file:line" of the innermost frame outside torch and this package."""
     here = str(Path(__file__).parent)
     for frame in reversed(frames):
-        if not frame.filename.startswith((_TORCH, here, "<")) and Path(frame.filename).name != "contextlib.py":
+        if (
+            not frame.filename.startswith((_TORCH, here, "<"))
+            and Path(frame.filename).name != "contextlib.py"
+        ):
             return f"{short(frame.filename)}:{frame.lineno}"
     return ""
 
 
 def node_line(node: torch.fx.Node) -> str:
-    """ "file:line" of the user's code that made a node, from the trace; empty where the program carries none."""
+    """ "file:line" of the user's code that made a node, from the trace; empty where the program carries
+    none."""
     text = node.meta.get("stack_trace") or ""
     place = ""
     for line in text.splitlines():
@@ -167,7 +180,7 @@ def short(path: str) -> str:
     return "/".join(Path(path).parts[-2:])
 
 
-# ---- the parts of a program ---------------------------------------------------------------------------------------------------
+# ---- the parts of a program ------------------------------------------------------------------------
 
 
 def parameters_of(program: ExportedProgram) -> Parameters:
@@ -176,12 +189,15 @@ def parameters_of(program: ExportedProgram) -> Parameters:
 
 
 def result_names(program: ExportedProgram, declared: Sequence[str]) -> list[str]:
-    """Names of the program's tensor outputs in order: declared ones, else keys of a returned mapping, else output_0, ..."""
+    """Names of the program's tensor outputs in order: declared ones, else keys of a returned mapping, else
+    output_0, ..."""
     count = len(program.graph_signature.user_outputs)
     keys = _keys(program.call_spec.out_spec)
     if declared:
         if len(declared) > count:
-            raise CaptureError(f"{len(declared)} outputs declared, the program gives {count}", stage="capture")
+            raise CaptureError(
+                f"{len(declared)} outputs declared, the program gives {count}", stage="capture"
+            )
         if not (keys and set(declared) <= set(keys)):
             return [*declared, *(f"output_{k}" for k in range(len(declared), count))]
     return keys if len(keys) == count else [f"output_{k}" for k in range(count)]
@@ -191,5 +207,7 @@ def _keys(spec: Any) -> list[str]:
     context = getattr(spec, "context", None)
     if isinstance(context, (list, tuple)) and context and isinstance(context[0], (list, tuple)):
         context = context[0]  # registered dataclasses keep their keys beside their type
-    flat = all(child.is_leaf() for child in spec.children()) if context and hasattr(spec, "children") else False
+    flat = (
+        all(child.is_leaf() for child in spec.children()) if context and hasattr(spec, "children") else False
+    )
     return [str(key) for key in context] if flat and isinstance(context, (list, tuple)) else []

@@ -1,5 +1,6 @@
-"""What the rows of the ATen tables build with: the graph builder in PyTorch's terms, with its element types and its rules
-of type promotion. Rows see values, numbers, sizes (integers, or expressions where the size follows an input), nothing of fx."""
+"""What the rows of the ATen tables build with: the graph builder in PyTorch's terms, with its element
+types and its rules of type promotion. Rows see values, numbers, sizes (integers, or expressions where the
+size follows an input), nothing of fx."""
 
 from __future__ import annotations
 
@@ -22,7 +23,18 @@ Size = int | Expr
 
 _TORCH = {
     name: getattr(torch, name)
-    for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+    for name in (
+        "bool",
+        "uint8",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "float16",
+        "bfloat16",
+        "float32",
+        "float64",
+    )
 }
 _OURS = {torch_type: dtype(name) for name, torch_type in _TORCH.items()}
 
@@ -45,11 +57,13 @@ class Emit:
     def __init__(self, build: GraphBuilder, observed: Callable[[Expr], tuple[int, ...] | None]) -> None:
         self.build = build
         self.system = build.system
-        self.observed = observed  # the values a size had in the traces; None where it is known at run time only
+        self.observed = (
+            observed  # the values a size had in the traces; None where it is known at run time only
+        )
         self.single = False  # one trace only: literals are matched to sizes by their place
         self.operator = ""  # the ATen operator being lowered, for messages
 
-    # ---- nodes --------------------------------------------------------------------------------------------------------
+    # ---- nodes -------------------------------------------------------------------------------------
 
     def apply(self, op: Op, *inputs: Value, **attributes: Any) -> Value:
         return self.build.apply(op, *inputs, **attributes)
@@ -80,7 +94,7 @@ class Emit:
     def concat(self, parts: Sequence[Value], axis: int) -> Value:
         return parts[0] if len(parts) == 1 else self.apply(ops.concat, *parts, axis=axis)
 
-    # ---- axes and sizes -----------------------------------------------------------------------------------------------
+    # ---- axes and sizes ----------------------------------------------------------------------------
 
     def axis(self, axis: int, rank: int) -> int:
         """The non-negative axis that PyTorch means; rank 0 counts as 1."""
@@ -112,10 +126,13 @@ class Emit:
         return simple.value
 
     def pieces(self, extent: Expr, size: Size) -> int:
-        """How many pieces of `size` the axis was cut into in every trace; stated as a fact where the axis is free."""
+        """How many pieces of `size` the axis was cut into in every trace; stated as a fact where the axis
+        is free."""
         values, sizes = self.observed(extent), self.observed(as_expr(size))
         if values is None or sizes is None:
-            raise UnsupportedOperator(f"pieces of an axis whose size {extent!r} is known at run time only", node=self.operator)
+            raise UnsupportedOperator(
+                f"pieces of an axis whose size {extent!r} is known at run time only", node=self.operator
+            )
         counts = {-(-value // each) if each else 1 for value, each in zip(values, sizes, strict=True)}
         if len(counts) > 1:
             raise UnsupportedOperator(f"{sorted(counts)} pieces in different traces", node=self.operator)
@@ -125,7 +142,8 @@ class Emit:
         return count
 
     def quotient(self, dividends: Iterable[Size], divisors: Iterable[Size]) -> Expr:
-        """The product of `dividends` divided by that of `divisors`, equal factors cancelled; divisibility is stated."""
+        """The product of `dividends` divided by that of `divisors`, equal factors cancelled; divisibility
+        is stated."""
         above, below = factors(dividends), factors(divisors)
         for factor in list(below):
             if factor in above:
@@ -137,7 +155,7 @@ class Emit:
         why = Provenance(self.operator, self.build.source, f"{numerator!r} divided by {denominator!r}")
         return self.system.exact_quotient(numerator, denominator, why)
 
-    # ---- element types ------------------------------------------------------------------------------------------------
+    # ---- element types -----------------------------------------------------------------------------
 
     def result_type(self, *operands: Any) -> DType:
         """The type PyTorch gives to arithmetic on these values and Python numbers."""
@@ -153,7 +171,10 @@ class Emit:
         """The operands as values of one type: `kind`, or what PyTorch promotes them to."""
         if kind is None:
             kind = self.result_type(*operands)
-        return [self.cast(x, kind) if isinstance(x, Value) else self.scalar(_number(x, kind), kind) for x in operands]
+        return [
+            self.cast(x, kind) if isinstance(x, Value) else self.scalar(_number(x, kind), kind)
+            for x in operands
+        ]
 
     def floating(self, x: Value) -> Value:
         """`x`, or its conversion to the default type where it holds no floats."""
@@ -194,7 +215,8 @@ def _number(value: Any, kind: DType) -> Any:
 
 
 def _stand_in(x: Any) -> Any:
-    """A meta tensor or number that promotes as the operand does: rank 0 gives way to rank 1, numbers to both."""
+    """A meta tensor or number that promotes as the operand does: rank 0 gives way to rank 1, numbers to
+    both."""
     if isinstance(x, Value):
         return torch.empty((1,) * min(x.rank, 1), dtype=to_torch(x.dtype), device="meta")
     if isinstance(x, Expr):

@@ -1,6 +1,7 @@
-"""One graph with free sizes from static traces, without annotations: every input dim starts free, traces at several sizes show what
-follows it, branches of the user's code bound it, and each dim ends with a verdict that says why. Never wrong: what is not
-understood is pinned to the traced size or limited to the range that was, and the verdict says so."""
+"""One graph with free sizes from static traces, without annotations: every input dim starts free, traces
+at several sizes show what follows it, branches of the user's code bound it, and each dim ends with a
+verdict that says why. Never wrong: what is not understood is pinned to the traced size or limited to the
+range that was, and the verdict says so."""
 
 from __future__ import annotations
 
@@ -36,9 +37,9 @@ AS_FAR_AS_SHOWN = "as far as the graph shows"
 class Captured:
     """A program with free sizes.
 
-    graph: inputs in declared order; free dims are size variables with the user's names, else s0, s1, ...; parameters by
-    state-dict name, other constants "constant.k". outputs: names of the graph's outputs. examples: the sizes it was traced
-    at. notes: what was left to PyTorch and why."""
+    graph: inputs in declared order; free dims are size variables with the user's names, else s0, s1, ...;
+    parameters by state-dict name, other constants "constant.k". outputs: names of the graph's outputs.
+    examples: the sizes it was traced at. notes: what was left to PyTorch and why."""
 
     graph: Graph
     parameters: Mapping[str, torch.Tensor]
@@ -67,8 +68,8 @@ def generalize(
 ) -> Captured:
     """Captures `source` (its factory or program is run unless `module` is given) and generalises it.
 
-    Raises CaptureError where the program cannot be traced, and ShapeError where a dim that the user declared free is pinned
-    by the program."""
+    Raises CaptureError where the program cannot be traced, and ShapeError where a dim that the user
+    declared free is pinned by the program."""
     started = time.monotonic()
     options = options or CompileOptions()
     if module is None:
@@ -80,20 +81,24 @@ def generalize(
     return replace(captured, seconds=time.monotonic() - started)
 
 
-# ---- declared dims ----------------------------------------------------------------------------------------------------------
+# ---- declared dims ---------------------------------------------------------------------------------
 
 
 def _declare(
     source: ModelSource, inputs: Sequence[InputDeclaration], system: System
 ) -> tuple[dict[str, list[Expr | int]], list[FreeDim]]:
-    """The dims of every input as size variables or integers, and the free ones. Equal names are one variable."""
+    """The dims of every input as size variables or integers, and the free ones. Equal names are one
+    variable."""
     dims: dict[str, list[Expr | int]] = {}
     symbols: dict[str, Expr] = {}
     places: dict[str, list[tuple[str, int]]] = {}
     unnamed = itertools.count()
     for declared in inputs:
         if declared.shape is None:
-            raise CaptureError(f"input '{declared.name}' has no rank: only its ranks can be compiled, one by one", stage="generalize")
+            raise CaptureError(
+                f"input '{declared.name}' has no rank: only its ranks can be compiled, one by one",
+                stage="generalize",
+            )
         dims[declared.name] = []
         for axis, size in enumerate(declared.shape):
             if isinstance(size, int):
@@ -120,7 +125,7 @@ def _declare(
     ]
 
 
-# ---- a program that can be traced again ---------------------------------------------------------------------------------------
+# ---- a program that can be traced again ------------------------------------------------------------
 
 
 class _Search:
@@ -128,7 +133,9 @@ class _Search:
 
     def __init__(self, source: ModelSource, module: nn.Module, options: CompileOptions) -> None:
         if not source.inputs:
-            raise CaptureError(f"model '{source.name}' declares no inputs to trace it with", stage="generalize")
+            raise CaptureError(
+                f"model '{source.name}' declares no inputs to trace it with", stage="generalize"
+            )
         self.source, self.module, self.options = source, module, options
         self.dims, self.free = _declare(source, source.inputs, System())
         self.prober = Prober(module, source.inputs, self.dims, self.free)
@@ -152,11 +159,14 @@ class _Search:
         return self._captured(lowered, system, examples, certainty)
 
     def _take(self, branches: Branches, first: Bindings) -> None:
-        """The branches of the traced path bound what it is valid for; one that only a single size passes holds that dim."""
+        """The branches of the traced path bound what it is valid for; one that only a single size passes
+        holds that dim."""
         for branch in branches.found:
             names = [symbol.value for symbol in branch.condition.free]
             alone = len(names) == 1 and not any(
-                evaluate(branch.condition, {names[0]: size}) for size in range(1, _SCANNED) if size != first[names[0]]
+                evaluate(branch.condition, {names[0]: size})
+                for size in range(1, _SCANNED)
+                if size != first[names[0]]
             )
             if alone:
                 why = Provenance("a branch", branch.source, f"{branch.condition!r}")
@@ -185,8 +195,11 @@ class _Search:
     def _symbol(self, name: str) -> Expr:
         return next(dim.symbol for dim in self.free if dim.name == name)
 
-    def _agree(self, first: Bindings, others: list[dict[str, int]]) -> tuple[Lowered, System, list[dict[str, int]]]:
-        """The graph of all traces; dims whose change makes them disagree are held at the first trace's size."""
+    def _agree(
+        self, first: Bindings, others: list[dict[str, int]]
+    ) -> tuple[Lowered, System, list[dict[str, int]]]:
+        """The graph of all traces; dims whose change makes them disagree are held at the first trace's
+        size."""
         for _ in range(len(self.free) + 1):
             if not others and len(self.limits) < len(self.free):
                 self._hold_unmoved(first)
@@ -201,7 +214,8 @@ class _Search:
     def _confirmed(
         self, first: Bindings, others: list[dict[str, int]], lowered: Lowered, system: System
     ) -> tuple[Lowered, System, list[dict[str, int]]]:
-        """Where a literal was explained by a form that so few traces cannot prove, one more trace has to agree."""
+        """Where a literal was explained by a form that so few traces cannot prove, one more trace has to
+        agree."""
         if not lowered.sizes.uncertain or not self.free:
             return lowered, system, others
         more = self.prober.others(first, len(others) + 1, self._allowed)
@@ -209,7 +223,7 @@ class _Search:
         lowered, system = self._lower([first, *others, *fresh], self.kept)
         return lowered, system, [*others, *fresh]
 
-    # ---- limits -------------------------------------------------------------------------------------------------------
+    # ---- limits ------------------------------------------------------------------------------------
 
     def _hold_unmoved(self, first: Bindings) -> None:
         """No second trace was possible: every dim that accepts no other size is held."""
@@ -223,11 +237,16 @@ class _Search:
             sizes = dict(key)
             only = all(sizes[name] == size for name, size in first.items() if name != dim.name)
             if isinstance(outcome, CaptureError) and only and sizes[dim.name] != first[dim.name]:
-                return Provenance("the program", outcome.source_line, f"refuses {dim.name} = {sizes[dim.name]}: {outcome.message}")
+                return Provenance(
+                    "the program",
+                    outcome.source_line,
+                    f"refuses {dim.name} = {sizes[dim.name]}: {outcome.message}",
+                )
         return Provenance("the program", "", f"accepts no other size of '{dim.name}' that was tried")
 
     def _hold_culprits(self, first: Bindings, error: CompilerError) -> None:
-        """Holds each dim that, changed alone, makes the traces disagree; all of them where none does so alone."""
+        """Holds each dim that, changed alone, makes the traces disagree; all of them where none does so
+        alone."""
         why = Provenance(error.node or "the graph", error.source_line, error.message)
         moving = [dim for dim in self.free if dim.name not in self.limits]
         culprits = [dim for dim in moving if self._disagrees(first, dim)] or moving
@@ -252,21 +271,27 @@ class _Search:
             places = ", ".join(f"axis {axis} of '{name}'" for name, axis in dim.places)
             raise ShapeError(
                 f"'{dim.name}' ({places}) is declared free, and the program takes {size} only: {why.detail}",
-                stage="generalize", node=why.operator, source_line=why.source,
-            )  # fmt: skip
+                stage="generalize",
+                node=why.operator,
+                source_line=why.source,
+            )
         self.limits[name] = Limit(name, size, why, refused)
         self.prober.fixed[name] = size
 
-    # ---- branches -----------------------------------------------------------------------------------------------------
+    # ---- branches ----------------------------------------------------------------------------------
 
     def _cross_branches(
         self, lowered: Lowered, system: System, examples: list[Bindings], branches: Branches
     ) -> tuple[Lowered, System, tuple[Bindings, ...]]:
-        """A branch whose other side gives the same graph bounds nothing: one trace beyond it tells. Without a full list of
-        branches a trace with each dim at 1 stands in for them."""
+        """A branch whose other side gives the same graph bounds nothing: one trace beyond it tells.
+        Without a full list of branches a trace with each dim at 1 stands in for them."""
         beyond = [(branch, self._beyond(branch, examples[0])) for branch in list(self.kept)]
         if branches.missing:
-            beyond += [(None, {**examples[0], dim.name: 1}) for dim in self.free if dim.name not in self.limits and dim.low <= 1]
+            beyond += [
+                (None, {**examples[0], dim.name: 1})
+                for dim in self.free
+                if dim.name not in self.limits and dim.low <= 1
+            ]
         for branch, sizes in beyond:
             if sizes is None or sizes in examples:
                 continue
@@ -303,17 +328,42 @@ class _Search:
         others = [other for other in self.kept if other is not branch]
         for name in names:
             dim = next(dim for dim in self.free if dim.name == name)
-            around = [first[name] + 1, first[name] - 1, 1, 2, *range(3, 65), 100, 128, 224, 256, 257, 513, 600, 1025, 2049]
+            around = [
+                first[name] + 1,
+                first[name] - 1,
+                1,
+                2,
+                *range(3, 65),
+                100,
+                128,
+                224,
+                256,
+                257,
+                513,
+                600,
+                1025,
+                2049,
+            ]
             for size in around:
                 sizes = {**first, name: size}
-                inside = max(dim.low, 1) <= size and (dim.high is None or size <= dim.high) and name not in self.limits
-                if inside and not evaluate(branch.condition, sizes) and all(evaluate(o.condition, sizes) for o in others):
+                inside = (
+                    max(dim.low, 1) <= size
+                    and (dim.high is None or size <= dim.high)
+                    and name not in self.limits
+                )
+                if (
+                    inside
+                    and not evaluate(branch.condition, sizes)
+                    and all(evaluate(o.condition, sizes) for o in others)
+                ):
                     return sizes
         return None
 
-    # ---- the result ---------------------------------------------------------------------------------------------------
+    # ---- the result --------------------------------------------------------------------------------
 
-    def _captured(self, lowered: Lowered, system: System, examples: Sequence[Bindings], certainty: str) -> Captured:
+    def _captured(
+        self, lowered: Lowered, system: System, examples: Sequence[Bindings], certainty: str
+    ) -> Captured:
         program = self.prober.trace(examples[0])
         verdicts = judge(system, self.dims, self.free, certainty, self._limited())
         names = result_names(program, self.source.outputs)
@@ -336,11 +386,12 @@ class _Search:
         return lambda name: name in branched or name in held
 
 
-# ---- a program that cannot be traced again ------------------------------------------------------------------------------------
+# ---- a program that cannot be traced again ---------------------------------------------------------
 
 
 def _from_program(source: ModelSource, program: ExportedProgram) -> Captured:
-    """A lone exported program: reshapes are read by contiguous groups, other literals by the sizes they equal."""
+    """A lone exported program: reshapes are read by contiguous groups, other literals by the sizes they
+    equal."""
     inputs = source.inputs or _inputs_of(program)
     system = System()
     dims, free = _declare(source, inputs, system)
@@ -352,7 +403,10 @@ def _from_program(source: ModelSource, program: ExportedProgram) -> Captured:
             if isinstance(dim, Expr):
                 _agreed(sizes, dim, int(size), declared.name)
             elif dim != size:
-                raise ShapeError(f"input '{declared.name}' is declared {list(declared.shape or ())}, the program has {list(traced)}")
+                raise ShapeError(
+                    f"input '{declared.name}' is declared {list(declared.shape or ())}, "
+                    f"the program has {list(traced)}"
+                )
     lowered = lower(source.name, [program], [sizes], dims, system)
     names = result_names(program, source.outputs)
     return Captured(
@@ -369,7 +423,10 @@ def _from_program(source: ModelSource, program: ExportedProgram) -> Captured:
 
 def _agreed(sizes: dict[str, int], dim: Expr, size: int, name: str) -> None:
     if sizes.setdefault(dim.value, size) != size:
-        raise ShapeError(f"'{dim!r}' is {sizes[dim.value]} elsewhere and {size} in input '{name}' of the program", stage="generalize")
+        raise ShapeError(
+            f"'{dim!r}' is {sizes[dim.value]} elsewhere and {size} in input '{name}' of the program",
+            stage="generalize",
+        )
 
 
 def _inputs_of(program: ExportedProgram) -> tuple[InputDeclaration, ...]:
@@ -378,6 +435,7 @@ def _inputs_of(program: ExportedProgram) -> tuple[InputDeclaration, ...]:
     declared = []
     for name in program.graph_signature.user_inputs:
         tensor = placeholders[str(name)].meta["val"]
-        declared.append(InputDeclaration(str(name), str(tensor.dtype).removeprefix("torch."), ("?",) * tensor.dim()))
+        declared.append(
+            InputDeclaration(str(name), str(tensor.dtype).removeprefix("torch."), ("?",) * tensor.dim())
+        )
     return tuple(declared)
-

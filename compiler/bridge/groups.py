@@ -1,5 +1,5 @@
-"""The sizes of a reshape: a reshape splits and merges contiguous groups of dims. That finds what -1 stands for, and with a
-single trace which of the literals follow an input, also where sizes happen to be equal."""
+"""The sizes of a reshape: a reshape splits and merges contiguous groups of dims. That finds what -1 stands
+for, and with a single trace which of the literals follow an input, also where sizes happen to be equal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def resolve(e: Emit, dims: Sequence[Expr], shape: Sequence[Size]) -> tuple[Expr,
 
 
 def _match(e: Emit, dims: Sequence[Expr], shape: Sequence[Size]) -> list[Size]:
-    """`shape` with literals replaced by the dims of the group they stand in, as far as the one trace shows."""
+    """`shape` with literals replaced by the dims of the group they stand in, as far as the one trace
+    shows."""
     before = [observed[0] if (observed := e.observed(dim)) else None for dim in dims]
     after = [observed[0] if (observed := e.observed(as_expr(size))) else None for size in shape]
     if None in before or None in after or 0 in before or all(dim.is_const for dim in dims):
@@ -33,8 +34,13 @@ def _match(e: Emit, dims: Sequence[Expr], shape: Sequence[Size]) -> list[Size]:
     after = [math.prod(before) // known if size == -1 else size for size in after]
     matched: list[Size] = []
     for left, right in _groups(before, after):
-        matched += _within(e, [dims[k] for k in left], [before[k] for k in left], [after[k] for k in right],
-                           [shape[k] for k in right])  # fmt: skip
+        matched += _within(
+            e,
+            [dims[k] for k in left],
+            [before[k] for k in left],
+            [after[k] for k in right],
+            [shape[k] for k in right],
+        )
     return matched
 
 
@@ -61,7 +67,8 @@ def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[range, ra
 
 
 def _within(e: Emit, dims: list[Expr], before: list[int], after: list[int], shape: list[Size]) -> list[Size]:
-    """The sizes of one group: as they are, merged, or the group's factors in order; what is left over stays a literal."""
+    """The sizes of one group: as they are, merged, or the group's factors in order; what is left over
+    stays a literal."""
     if len(after) == 1:
         return [product(dims)]
     if len(dims) == len(after) == 1 or before == after:
@@ -77,7 +84,9 @@ def _within(e: Emit, dims: list[Expr], before: list[int], after: list[int], shap
         else:
             sizes.append(size if isinstance(size, Expr) else value)
     if symbols:  # one literal beside a factor that was not found whole holds the rest of the group
-        literals = [k for k, size in enumerate(sizes) if isinstance(size, int) and size == -1 or shape[k] == -1]
+        literals = [
+            k for k, size in enumerate(sizes) if (isinstance(size, int) and size == -1) or shape[k] == -1
+        ]
         for k in literals[:1]:
             sizes[k] = -1 if len(literals) == 1 else sizes[k]
             sizes[k] = e.quotient(dims, [size for j, size in enumerate(sizes) if j != k])

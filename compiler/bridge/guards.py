@@ -1,5 +1,6 @@
-"""The Python branches of a program, which no static trace shows: one forward under symbolic fake tensors records every condition
-over sizes that the user's own code decided, with its line. Nothing is computed, and a time limit bounds it."""
+"""The Python branches of a program, which no static trace shows: one forward under symbolic fake tensors
+records every condition over sizes that the user's own code decided, with its line. Nothing is computed,
+and a time limit bounds it."""
 
 from __future__ import annotations
 
@@ -27,7 +28,13 @@ from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import apply, as_expr, equal, maximum, minimum
 
 _TORCH = str(Path(torch.__file__).parent)
-_CONVERSIONS = {"__bool__", "__int__", "__index__", "__float__", "__hash__"}  # where Python asks a symbolic size for a value
+_CONVERSIONS = {
+    "__bool__",
+    "__int__",
+    "__index__",
+    "__float__",
+    "__hash__",
+}  # where Python asks a symbolic size for a value
 _SYMBOLIC = ("symbolic_shapes.py", "sym_node.py", "recording.py", "torch/__init__.py")
 
 
@@ -71,7 +78,8 @@ class _Recorder(ShapeEnv):
 
 
 def _asker(frame: FrameType | None) -> str:
-    """ "file:line" of the user's code, where that asked a symbolic size for a Python value; empty for PyTorch's own questions."""
+    """ "file:line" of the user's code, where that asked a symbolic size for a Python value; empty for
+    PyTorch's own questions."""
     converted = False
     while frame is not None and frame.f_code.co_filename.endswith(_SYMBOLIC):
         converted = converted or frame.f_code.co_name in _CONVERSIONS
@@ -93,9 +101,13 @@ class _Deadline(TorchDispatchMode):
 
 
 def collect(
-    module: nn.Module, inputs: Mapping[str, torch.Tensor], dims: Mapping[str, Sequence[Expr | int]], seconds: float
+    module: nn.Module,
+    inputs: Mapping[str, torch.Tensor],
+    dims: Mapping[str, Sequence[Expr | int]],
+    seconds: float,
 ) -> Branches:
-    """The branches that `module` takes at these inputs, as conditions over the size variables in `dims` (one entry an axis).
+    """The branches that `module` takes at these inputs, as conditions over the size variables in `dims` (one
+    entry an axis).
 
     Never raises: what could not be followed is said in `missing`."""
     recorder = _Recorder(time.monotonic() + seconds)
@@ -104,7 +116,9 @@ def collect(
     try:
         with user_code("the symbolic forward"), torch.no_grad():
             mode = FakeTensorMode(shape_env=recorder, allow_non_fake_inputs=True)
-            fakes = {name: _symbolic(mode, name, tensor, dims[name], symbols) for name, tensor in inputs.items()}
+            fakes = {
+                name: _symbolic(mode, name, tensor, dims[name], symbols) for name, tensor in inputs.items()
+            }
             arguments, keywords = bound(module, fakes)
             with mode, enable_python_dispatcher(), _Deadline(recorder.deadline):
                 module(*arguments, **keywords)
@@ -124,10 +138,16 @@ def collect(
 
 
 def _symbolic(
-    mode: FakeTensorMode, name: str, tensor: torch.Tensor, dims: Sequence[Expr | int], symbols: dict[Any, Expr]
+    mode: FakeTensorMode,
+    name: str,
+    tensor: torch.Tensor,
+    dims: Sequence[Expr | int],
+    symbols: dict[Any, Expr],
 ) -> torch.Tensor:
     free = [isinstance(dim, Expr) for dim in dims]
-    context = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC if each else DimDynamic.STATIC for each in free])
+    context = StatelessSymbolicContext(
+        dynamic_sizes=[DimDynamic.DYNAMIC if each else DimDynamic.STATIC for each in free]
+    )
     fake = mode.from_tensor(tensor, source=ConstantSource(name), symbolic_context=context)
     for size, dim in zip(fake.shape, dims, strict=True):
         if isinstance(dim, Expr) and isinstance(size, torch.SymInt):
@@ -135,7 +155,7 @@ def _symbolic(
     return fake
 
 
-# ---- from sympy to our expressions ----------------------------------------------------------------------------------------
+# ---- from sympy to our expressions -----------------------------------------------------------------
 
 
 class _Unreadable(Exception):

@@ -1,5 +1,6 @@
-"""What an integer that differs between traces follows. Its values in all traces are matched with those of sizes already in the
-graph: the operands' first, then any other, then simple arithmetic of them. What nothing explains is reported, not guessed."""
+"""What an integer that differs between traces follows. Its values in all traces are matched with those of
+sizes already in the graph: the operands' first, then any other, then simple arithmetic of them. What
+nothing explains is reported, not guessed."""
 
 from __future__ import annotations
 
@@ -58,7 +59,9 @@ class Sizes:
         if values in self._by_values:
             return self._by_values[values]
         pool = list(dict.fromkeys([*near, *self._by_values.values()]))
-        for candidate in itertools.chain(self._products(near), _with_constant(self, pool, values), _of_two(pool)):
+        for candidate in itertools.chain(
+            self._products(near), _with_constant(self, pool, values), _of_two(pool)
+        ):
             if self.observed(candidate) == values:
                 return candidate
         for candidate in _scaled(self, pool, values):
@@ -111,7 +114,12 @@ def _scaled(sizes: Sizes, pool: Sequence[Expr], values: Values) -> Iterator[Expr
                     yield form(size, divisor)
     for size in pool:
         own = sizes.observed(size)
-        if own is not None and len(own) > 1 and own[1] != own[0] and (values[1] - values[0]) % (own[1] - own[0]) == 0:
+        if (
+            own is not None
+            and len(own) > 1
+            and own[1] != own[0]
+            and (values[1] - values[0]) % (own[1] - own[0]) == 0
+        ):
             slope = (values[1] - values[0]) // (own[1] - own[0])
             yield size * slope + (values[0] - slope * own[0])
 

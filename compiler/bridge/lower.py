@@ -1,5 +1,6 @@
-"""Aligned static traces become one graph with free sizes: node by node, literals that differ between the traces are explained
-by sizes already in the graph, and every result is compared with the shape and type that each trace had."""
+"""Aligned static traces become one graph with free sizes: node by node, literals that differ between the
+traces are explained by sizes already in the graph, and every result is compared with the shape and type
+that each trace had."""
 
 from __future__ import annotations
 
@@ -42,12 +43,20 @@ class Lowered:
 
 
 def align(programs: Sequence[ExportedProgram]) -> list[tuple[FxNode, ...]]:
-    """The nodes of all programs side by side, checks left out. Raises Disagreement at the first that differs."""
-    columns = [[node for node in program.graph.nodes if str(node.target) not in aten.ASSERTIONS] for program in programs]
+    """The nodes of all programs side by side, checks left out. Raises Disagreement at the first that
+    differs."""
+    columns = [
+        [node for node in program.graph.nodes if str(node.target) not in aten.ASSERTIONS]
+        for program in programs
+    ]
     for row in zip(*columns, strict=False):
         if len({(node.op, str(node.target) if node.op == "call_function" else node.op) for node in row}) > 1:
             found = ", ".join(sorted({str(node.target) for node in row}))
-            raise Disagreement(f"the graph changes with the sizes: {found}", stage="generalize", source_line=node_line(row[0]))
+            raise Disagreement(
+                f"the graph changes with the sizes: {found}",
+                stage="generalize",
+                source_line=node_line(row[0]),
+            )
     if len({len(column) for column in columns}) > 1:
         raise Disagreement("the graph's length changes with the sizes", stage="generalize")
     return list(zip(*columns, strict=True))
@@ -60,23 +69,26 @@ def lower(
     inputs: Mapping[str, Sequence[Expr | int]],
     system: System,
 ) -> Lowered:
-    """One graph for all `programs`, which were traced at `sizes` (size variable -> value). `inputs`: the dims of each input in
-    order. Raises Disagreement where the programs are not one program."""
+    """One graph for all `programs`, which were traced at `sizes` (size variable -> value). `inputs`: the
+    dims of each input in order. Raises Disagreement where the programs are not one program."""
     if len(programs) > 1:
         return _Lowering(name, programs, sizes, inputs, system).run()
     decisions = _decide(name, programs, sizes, inputs)
     for size, others in decisions:
         for other in others:
-            system.equal(size, other, Provenance("the single trace", "", f"a literal may follow {size!r} or {other!r}"))
+            system.equal(
+                size, other, Provenance("the single trace", "", f"a literal may follow {size!r} or {other!r}")
+            )
     return _Lowering(name, programs, sizes, inputs, system, [size for size, _ in decisions]).run()
 
 
-# ---- a single trace: which literals follow which sizes --------------------------------------------------------------------
+# ---- a single trace: which literals follow which sizes ---------------------------------------------
 
 
 class _Exploring(System):
-    """A system in which a literal that is not understood yet is a size variable of its own, `unknown`. Where it meets another
-    size in a broadcast it is that size: both were more than 1, or the trace would not say so."""
+    """A system in which a literal that is not understood yet is a size variable of its own, `unknown`.
+    Where it meets another size in a broadcast it is that size: both were more than 1, or the trace would
+    not say so."""
 
     def __init__(self, symbols: Sequence[Expr]) -> None:
         super().__init__()
@@ -102,14 +114,14 @@ def _decide(
     sizes: Sequence[Mapping[str, int]],
     inputs: Mapping[str, Sequence[Expr | int]],
 ) -> list[tuple[Expr, list[Expr]]]:
-    """For every literal that may follow a size, in order: the size or constant it is, and the sizes that must then be equal to
-    that, because nothing in the graph tells them apart."""
+    """For every literal that may follow a size, in order: the size or constant it is, and the sizes that
+    must then be equal to that, because nothing in the graph tells them apart."""
     symbols = dict.fromkeys(dim for dims in inputs.values() for dim in dims if isinstance(dim, Expr))
     system = _Exploring(list(symbols))
     try:
         _Lowering(name, programs, sizes, inputs, system).run()
     except (Disagreement, ShapeError):
-        # the literals contradict each other when taken apart: only where all that may be meant agree is the graph right
+        # taken apart the literals contradict each other: right only where all that may be meant agree
         return [(candidates[0], candidates[1:]) for candidates in system.unknown.values()]
     decided = []
     for symbol, candidates in system.unknown.items():
@@ -156,13 +168,15 @@ class _Lowering:
                         kept.append(place)
                         outputs.append(item)
             elif row[0].op != "placeholder":
-                raise CaptureError(f"programs with {row[0].op} nodes are not supported", stage="generalize", node=row[0].name)
+                raise CaptureError(
+                    f"programs with {row[0].op} nodes are not supported", stage="generalize", node=row[0].name
+                )
         graph = self.build.build(*outputs)
         used = {value.name for value in graph.parameters}
         tensors = {name: tensor for name, tensor in self.weights[0].tensors.items() if name in used}
         return Lowered(graph, tensors, tuple(kept), self.sizes, tuple(self.notes))
 
-    # ---- inputs -------------------------------------------------------------------------------------------------------
+    # ---- inputs ------------------------------------------------------------------------------------
 
     def _declare_inputs(self, rows: Sequence[tuple[FxNode, ...]]) -> None:
         user = list(self.programs[0].graph_signature.user_inputs)
@@ -188,7 +202,7 @@ class _Lowering:
                 raise Disagreement(f"the constant '{name}' changes with the sizes", stage="generalize")
         return self.build.parameter(name, tuple(tensor.shape), from_torch(tensor.dtype))
 
-    # ---- nodes --------------------------------------------------------------------------------------------------------
+    # ---- nodes -------------------------------------------------------------------------------------
 
     def _node(self, row: tuple[FxNode, ...]) -> Any:
         node = row[0]
@@ -198,7 +212,8 @@ class _Lowering:
         near = [size for value in self._operands(node) for size in value.shape]
         sized = aten_shape.SIZE_ARGUMENTS.get(target, ()) if self.emit.single else ()
         arguments = [
-            self._merge([other.args[place] for other in row], near, place in sized) for place in range(len(node.args))
+            self._merge([other.args[place] for other in row], near, place in sized)
+            for place in range(len(node.args))
         ]
         keywords = {key: self._merge([other.kwargs[key] for other in row], near) for key in node.kwargs}
         if not isinstance(node.target, torch._ops.OpOverload):
@@ -217,7 +232,9 @@ class _Lowering:
             except TypeError as error:  # an overload or keyword that the row was not written for
                 self.notes[f"{target} at {self.build.source}: {error}"] = None
             except ShapeError as error:
-                raise Disagreement(error.message, stage="generalize", node=target, source_line=self.build.source) from error
+                raise Disagreement(
+                    error.message, stage="generalize", node=target, source_line=self.build.source
+                ) from error
         return self._eager(row, arguments, keywords)
 
     def _operands(self, node: FxNode) -> list[Value]:
@@ -226,12 +243,18 @@ class _Lowering:
 
     def _python(self, node: FxNode, arguments: list[Any], keywords: dict[str, Any]) -> Any:
         """Arithmetic on sizes, and the parts of a tuple."""
-        if node.target is operator.getitem or getattr(node.target, "__module__", "") in ("_operator", "operator"):
+        if node.target is operator.getitem or getattr(node.target, "__module__", "") in (
+            "_operator",
+            "operator",
+        ):
             return node.target(*arguments, **keywords)
-        raise CaptureError(f"{node.target} has no counterpart", stage="generalize", source_line=self.build.source)
+        raise CaptureError(
+            f"{node.target} has no counterpart", stage="generalize", source_line=self.build.source
+        )
 
     def _check(self, row: tuple[FxNode, ...], result: Any) -> None:
-        """Raises UnsupportedOperator unless the result has the shape and type that PyTorch's had in every trace."""
+        """Raises UnsupportedOperator unless the result has the shape and type that PyTorch's had in every
+        trace."""
         results = result if isinstance(result, (tuple, list)) else [result]
         for trace, node in enumerate(row):
             expected = node.meta.get("val")
@@ -242,21 +265,26 @@ class _Lowering:
 
     def _check_one(self, value: Value, tensor: torch.Tensor, trace: int) -> None:
         if value.dtype is not from_torch(tensor.dtype) or value.rank != tensor.dim():
-            raise UnsupportedOperator(f"the row gives {value.type!r}, PyTorch {tensor.dtype} of rank {tensor.dim()}")
+            raise UnsupportedOperator(
+                f"the row gives {value.type!r}, PyTorch {tensor.dtype} of rank {tensor.dim()}"
+            )
         for size, real in zip(value.shape, tensor.shape, strict=True):
             observed = self.sizes.observed(size)
             if observed is not None and isinstance(real, int) and observed[trace] != real:
-                raise UnsupportedOperator(f"the row gives the size {size!r} = {observed[trace]}, PyTorch {real}")
+                raise UnsupportedOperator(
+                    f"the row gives the size {size!r} = {observed[trace]}, PyTorch {real}"
+                )
 
     def _remember(self, result: Any) -> None:
         for value in result if isinstance(result, (tuple, list)) else [result]:
             if isinstance(value, Value):
                 self.sizes.add(value.shape)
 
-    # ---- literals -----------------------------------------------------------------------------------------------------
+    # ---- literals ----------------------------------------------------------------------------------
 
     def _merge(self, trees: Sequence[Any], near: Sequence[Expr], sized: bool = False) -> Any:
-        """One argument from the same argument of every trace: nodes become values, varying integers expressions."""
+        """One argument from the same argument of every trace: nodes become values, varying integers
+        expressions."""
         first = trees[0]
         if isinstance(first, FxNode):
             return self.made[first]
@@ -298,17 +326,23 @@ class _Lowering:
             if observed is None or size.is_const:
                 continue
             for form, meaning in _FLOAT_FORMS:
-                if all(abs(meaning(n) - value) <= 1e-12 * abs(value) for n, value in zip(observed, values, strict=True) if n):
+                if all(
+                    abs(meaning(n) - value) <= 1e-12 * abs(value)
+                    for n, value in zip(observed, values, strict=True)
+                    if n
+                ):
                     return form(cast(size, FLOAT64))
         return None
 
     def _disagreement(self, what: str) -> Disagreement:
         return Disagreement(
             f"{what}, which follow the sizes, are explained by no size in the graph",
-            stage="generalize", node=self.emit.operator, source_line=self.build.source,
-        )  # fmt: skip
+            stage="generalize",
+            node=self.emit.operator,
+            source_line=self.build.source,
+        )
 
-    # ---- eager nodes --------------------------------------------------------------------------------------------------
+    # ---- eager nodes -------------------------------------------------------------------------------
 
     def _eager(self, row: tuple[FxNode, ...], arguments: list[Any], keywords: dict[str, Any]) -> Any:
         """The call as PyTorch's: result sizes are explained like literals, or become fresh size variables."""
@@ -317,14 +351,22 @@ class _Lowering:
         expected = node.meta["val"]
         alone = isinstance(expected, torch.Tensor)
         shapes, dtypes = [], []
-        results = [[expected] if alone else list(expected), *([other.meta["val"]] if alone else list(other.meta["val"]) for other in row[1:])]
+        results = [
+            [expected] if alone else list(expected),
+            *([other.meta["val"]] if alone else list(other.meta["val"]) for other in row[1:]),
+        ]
         for place, tensor in enumerate(results[0]):
             near = [size for value in tensors for size in value.shape]
             columns = zip(*(trace[place].shape for trace in results), strict=True)
             shapes.append(tuple(self._result_size(values, near, axis) for axis, values in enumerate(columns)))
             dtypes.append(from_torch(tensor.dtype))
         made = self.build.apply_all(
-            ops.eager, *tensors, target=str(node.target), arguments=plain, shapes=tuple(shapes), dtypes=tuple(dtypes)
+            ops.eager,
+            *tensors,
+            target=str(node.target),
+            arguments=plain,
+            shapes=tuple(shapes),
+            dtypes=tuple(dtypes),
         )
         self.notes[f"{node.target} at {self.build.source}: runs eagerly"] = None
         self._remember(made)

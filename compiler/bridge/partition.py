@@ -1,5 +1,5 @@
-"""Operators that have no row, or whose row refuses, become eager nodes: an ATen call by name with plain arguments, between
-the regions that compile. Also the other direction: running such a call on tensors."""
+"""Operators that have no row, or whose row refuses, become eager nodes: an ATen call by name with plain
+arguments, between the regions that compile. Also the other direction: running such a call on tensors."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _DTYPE, _DEVICE, _INPUT, _KEYWORD = "dtype:", "device", "$", "="
 
 
 def encode(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[tuple[Value, ...], tuple]:
-    """The tensors of a call, and its arguments as plain values: the k-th tensor is "$k", a type "dtype:float32", a device
-    "device", lists are tuples, keywords trailing pairs ("name=", value)."""
+    """The tensors of a call, and its arguments as plain values: the k-th tensor is "$k", a type
+    "dtype:float32", a device "device", lists are tuples, keywords trailing pairs ("name=", value)."""
     tensors: list[Value] = []
 
     def plain(value: Any) -> Any:
@@ -37,7 +37,9 @@ def encode(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[tuple
         raise UnsupportedOperator(f"argument {value!r} has no plain form")
 
     memory = ("layout", "memory_format", "pin_memory", "non_blocking")
-    pairs = tuple((f"{name}{_KEYWORD}", plain(value)) for name, value in keywords.items() if name not in memory)
+    pairs = tuple(
+        (f"{name}{_KEYWORD}", plain(value)) for name, value in keywords.items() if name not in memory
+    )
     return_arguments = (*(plain(argument) for argument in arguments), *pairs)
     return tuple(tensors), return_arguments
 
@@ -45,7 +47,8 @@ def encode(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[tuple
 def call(
     target: str, arguments: Sequence[Any], tensors: Sequence[torch.Tensor], sizes: Mapping[str, int]
 ) -> tuple[torch.Tensor, ...]:
-    """Runs an eager node's call; `sizes` are the values of size variables. Gives its tensor results in order."""
+    """Runs an eager node's call; `sizes` are the values of size variables. Gives its tensor results in
+    order."""
     device = tensors[0].device if tensors else torch.device("cpu")
 
     def real(value: Any) -> Any:
@@ -70,7 +73,8 @@ def call(
 
 
 def find(target: str) -> Callable[..., Any]:
-    """The operator of PyTorch that "namespace.name.overload" names. Raises UnsupportedOperator where there is none."""
+    """The operator of PyTorch that "namespace.name.overload" names. Raises UnsupportedOperator where there
+    is none."""
     namespace, name, overload = target.split(".")
     try:
         return getattr(getattr(getattr(torch.ops, namespace), name), overload)
@@ -79,4 +83,9 @@ def find(target: str) -> Callable[..., Any]:
 
 
 def _is_keyword(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str) and value[0].endswith(_KEYWORD)
+    return (
+        isinstance(value, tuple)
+        and len(value) == 2
+        and isinstance(value[0], str)
+        and value[0].endswith(_KEYWORD)
+    )

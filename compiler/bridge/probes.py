@@ -1,5 +1,6 @@
-"""At which sizes a module is traced: small first, then larger and rounder ones until its forward accepts them. Sizes are
-distinct, never square and without a common pattern, so that a literal in a trace points to one size."""
+"""At which sizes a module is traced: small first, then larger and rounder ones until its forward accepts
+them. Sizes are distinct, never square and without a common pattern, so that a literal in a trace points to
+one size."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from dlcb.compiler.source import InputDeclaration
 
 Bindings = Mapping[str, int]  # size variable -> value
 
-# (unit, least, greatest): sizes are unit * a number between. Later rows serve programs that refuse the earlier ones:
-# convolutions over small images, patches, windows, sound.
+# (unit, least, greatest): sizes are unit * a number between. Later rows serve programs that refuse the
+# earlier ones: convolutions over small images, patches, windows, sound.
 _LADDER = ((1, 5, 13), (1, 34, 61), (32, 2, 7), (100, 2, 9), (224, 2, 4), (1, 700, 1300), (1, 5000, 9000))
 _BATCH = (2, 9)
 _REFUSALS = 24  # traces that may fail before the program counts as one that cannot be traced
@@ -72,11 +73,13 @@ class Prober:
         """Inputs of these sizes with values from the declared ranges."""
         generator = torch.Generator().manual_seed(0)
         return {
-            declared.name: _sample(declared, shape_at(self.dims[declared.name], sizes), generator) for declared in self.inputs
+            declared.name: _sample(declared, shape_at(self.dims[declared.name], sizes), generator)
+            for declared in self.inputs
         }
 
     def first(self) -> dict[str, int]:
-        """Sizes that the program accepts, the smallest row of the ladder that has any. Raises the last refusal."""
+        """Sizes that the program accepts, the smallest row of the ladder that has any. Raises the last
+        refusal."""
         refusal: CaptureError | None = None
         for sizes in self._candidates():
             try:
@@ -88,8 +91,11 @@ class Prober:
         assert refusal is not None
         raise refusal
 
-    def others(self, first: Bindings, count: int, allowed: Callable[[Bindings], bool]) -> list[dict[str, int]]:
-        """Up to `count` more sizes that the program accepts and `allowed` admits, each dim different from those before."""
+    def others(
+        self, first: Bindings, count: int, allowed: Callable[[Bindings], bool]
+    ) -> list[dict[str, int]]:
+        """Up to `count` more sizes that the program accepts and `allowed` admits, each dim different from
+        those before."""
         chosen: list[dict[str, int]] = []
         if all(dim.name in self.fixed for dim in self.free):
             return chosen
@@ -109,11 +115,17 @@ class Prober:
                 break
         return chosen
 
-    def varied(self, first: Bindings, name: str, allowed: Callable[[Bindings], bool]) -> dict[str, int] | None:
+    def varied(
+        self, first: Bindings, name: str, allowed: Callable[[Bindings], bool]
+    ) -> dict[str, int] | None:
         """`first` with another value of one dim that the program accepts; None where it accepts none."""
         dim = next(dim for dim in self.free if dim.name == name)
         for attempt in range(12):
-            value = self._size(dim, self.rung if attempt % 2 else min(self.rung + 1, len(_LADDER) - 1), random.Random(attempt))
+            value = self._size(
+                dim,
+                self.rung if attempt % 2 else min(self.rung + 1, len(_LADDER) - 1),
+                random.Random(attempt),
+            )
             sizes = {**first, name: value}
             if value == first[name] or not allowed(sizes):
                 continue
@@ -124,7 +136,7 @@ class Prober:
                 self._learn(error)
         return None
 
-    # ---- drawing ------------------------------------------------------------------------------------------------------
+    # ---- drawing -----------------------------------------------------------------------------------
 
     def _candidates(self) -> Iterator[dict[str, int]]:
         for rung in range(len(_LADDER)):
@@ -171,7 +183,8 @@ class Prober:
         return unit * draw.randint(low, high)
 
     def _learn(self, error: CaptureError) -> None:
-        """Numbers in the message: a size that must be a multiple of 100 fails with a message that holds 100."""
+        """Numbers in the message: a size that must be a multiple of 100 fails with a message that holds
+        100."""
         for text in re.findall(r"\d+", error.message.partition("failed:")[2]):
             number = int(text)
             if 2 <= number <= 4096 and number not in self.units and len(self.units) < 6:

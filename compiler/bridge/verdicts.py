@@ -17,9 +17,10 @@ _SCANNED = 1 << 12  # the least legal size is looked for below
 
 @dataclass(frozen=True)
 class DimVerdict:
-    """One axis of one input. `size` is the size variable's name, or the integer that the dim is pinned to; `low` to `high`
-    (None: unbounded) and `multiple` say which sizes the graph serves. `beyond` says what becomes of others: "refused", or
-    "eager" where the program may take them. `certainty`: "proven", "as far as the graph shows", "branches not proven: ..."."""
+    """One axis of one input. `size` is the size variable's name, or the integer that the dim is pinned to;
+    `low` to `high` (None: unbounded) and `multiple` say which sizes the graph serves. `beyond` says what
+    becomes of others: "refused", or "eager" where the program may take them. `certainty`: "proven", "as
+    far as the graph shows", "branches not proven: ..."."""
 
     input: str
     axis: int
@@ -51,8 +52,9 @@ def judge(
     certainty: str,
     limited: Callable[[str], bool],
 ) -> tuple[DimVerdict, ...]:
-    """The verdict for every axis of every input. Raises ShapeError where the program itself pins a dim that the user declared
-    free. `limited(name)`: sizes beyond the range may still be right for the program."""
+    """The verdict for every axis of every input. Raises ShapeError where the program itself pins a dim
+    that the user declared free. `limited(name)`: sizes beyond the range may still be right for the
+    program."""
     solution = system.solve()
     by_name = {dim.name: dim for dim in free}
     found: dict[str, tuple] = {}
@@ -72,24 +74,32 @@ def judge(
     for input_name, sizes in dims.items():
         for axis, size in enumerate(sizes):
             if isinstance(size, int):
-                result.append(DimVerdict(input_name, axis, size, size, size, 1, "declared", "", "refused", "proven"))
+                result.append(
+                    DimVerdict(input_name, axis, size, size, size, 1, "declared", "", "refused", "proven")
+                )
                 continue
             what, low, high, multiple, reason, source = found[size.value]
             beyond = "eager" if limited(size.value) else "refused"
-            result.append(DimVerdict(input_name, axis, what, low, high, multiple, reason, source, beyond, certainty))
+            result.append(
+                DimVerdict(input_name, axis, what, low, high, multiple, reason, source, beyond, certainty)
+            )
     return tuple(result)
 
 
 def _refuse(dim: FreeDim, allowed: str, why: Provenance) -> None:
     places = ", ".join(f"axis {axis} of '{name}'" for name, axis in dim.places)
     raise ShapeError(
-        f"'{dim.name}' ({places}) is declared free, and the program takes {allowed}: {why.operator}, {why.detail}",
-        stage="generalize", node=why.operator, source_line=why.source,
-    )  # fmt: skip
+        f"'{dim.name}' ({places}) is declared free, and the program takes {allowed}: "
+        f"{why.operator}, {why.detail}",
+        stage="generalize",
+        node=why.operator,
+        source_line=why.source,
+    )
 
 
 def _is_product(condition: Expr, symbol: Expr) -> bool:
-    """Whether the condition says that a product with `symbol` in it is a constant: then finitely many sizes pass."""
+    """Whether the condition says that a product with `symbol` in it is a constant: then finitely many
+    sizes pass."""
     if condition.op != "eq" or not condition.args[1].is_const or symbol not in condition.free:
         return False
     stack = [condition.args[0]]
@@ -113,7 +123,11 @@ def _range(symbol: Expr, guards: Sequence[Guard], multiple: int) -> tuple[int, i
     low = next((size for size in range(_SCANNED) if breaks(size) is None), 0)
     step = max(multiple, 1)
     high = _top(low, step, breaks)
-    edges = [*([low - 1] if low else []), *([low + 1] if step > 1 else []), *([high + step] if high is not None else [])]
+    edges = [
+        *([low - 1] if low else []),
+        *([low + 1] if step > 1 else []),
+        *([high + step] if high is not None else []),
+    ]
     why = list(dict.fromkeys(guard for size in edges if (guard := breaks(size)) is not None))
     why += [guard for guard in alone if guard not in why] if not why else []
     reasons = [_words(guard.why, guard.condition) for guard in why]

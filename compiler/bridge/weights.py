@@ -1,5 +1,6 @@
-"""The tensors a program brings along: parameters and buffers by their state-dict name, other constants as "constant.k", and
-from which weights file each comes. Passes see names, shapes and types only; values go to the artifact."""
+"""The tensors a program brings along: parameters and buffers by their state-dict name, other constants as
+"constant.k", and from which weights file each comes. Passes see names, shapes and types only; values go to
+the artifact."""
 
 from __future__ import annotations
 
@@ -36,7 +37,11 @@ class Parameters:
             if not isinstance(value, torch.Tensor):
                 continue
             lifted = spec.kind is InputKind.CONSTANT_TENSOR
-            name = f"constant.{sum(1 for known in tensors if known.startswith('constant.'))}" if lifted else spec.target
+            name = (
+                f"constant.{sum(1 for known in tensors if known.startswith('constant.'))}"
+                if lifted
+                else spec.target
+            )
             names[spec.arg.name] = name
             tensors[name] = value.detach()
         return Parameters(names, tensors)
@@ -44,15 +49,16 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a parameter's value stands: the file's place among the source's weights, and the tensor's name there."""
+    """Where a parameter's value stands: the file's place among the source's weights, and the tensor's name
+    there."""
 
     file: int
     name: str
 
 
 def origins(tensors: Mapping[str, torch.Tensor], files: Sequence[str]) -> dict[str, Origin]:
-    """For each tensor that is bit for bit in one of the weights files, where. A name that ends alike is preferred, then the
-    first file. Raises ArtifactError when a file cannot be read."""
+    """For each tensor that is bit for bit in one of the weights files, where. A name that ends alike is
+    preferred, then the first file. Raises ArtifactError when a file cannot be read."""
     stored: dict[tuple, list[Origin]] = {}
     for position, path in enumerate(files):
         for name, value in _read(path).items():
@@ -61,7 +67,9 @@ def origins(tensors: Mapping[str, torch.Tensor], files: Sequence[str]) -> dict[s
     for name, value in tensors.items():
         candidates = stored.get(_content(value), ())
         if candidates:
-            found[name] = min(candidates, key=lambda origin: (not name.endswith(origin.name), origin.file, origin.name))
+            found[name] = min(
+                candidates, key=lambda origin: (not name.endswith(origin.name), origin.file, origin.name)
+            )
     return found
 
 
@@ -78,5 +86,9 @@ def _read(path: str) -> dict[str, torch.Tensor]:
 
 def _content(value: torch.Tensor) -> tuple:
     plain = value.detach().contiguous().cpu()
-    digest = hashlib.blake2b(plain.flatten().view(torch.uint8).numpy(), digest_size=16).digest() if plain.numel() else b""
+    digest = (
+        hashlib.blake2b(plain.flatten().view(torch.uint8).numpy(), digest_size=16).digest()
+        if plain.numel()
+        else b""
+    )
     return str(plain.dtype), tuple(plain.shape), digest

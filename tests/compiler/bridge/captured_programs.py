@@ -1,5 +1,5 @@
-"""What the bridge's tests share: small modules from functions, and the comparison of a captured graph with eager PyTorch
-through the NumPy oracle."""
+"""What the bridge's tests share: small modules from functions, and the comparison of a captured graph with
+eager PyTorch through the NumPy oracle."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def source(*inputs: InputDeclaration, **fields: object) -> ModelSource:
     return ModelSource("program", "1", factory="tests:none", inputs=inputs, **fields)
 
 
-def captured(function: Callable[..., object] | nn.Module, *shapes: Sequence[str | int], **fields: object) -> Captured:
+def captured(
+    function: Callable[..., object] | nn.Module, *shapes: Sequence[str | int], **fields: object
+) -> Captured:
     """A program over float inputs x0, x1, ... of these shapes, generalised."""
     inputs = [InputDeclaration(f"x{k}", "float32", tuple(shape)) for k, shape in enumerate(shapes)]
     module = function if isinstance(function, nn.Module) else Program(function)
@@ -40,25 +42,30 @@ def captured(function: Callable[..., object] | nn.Module, *shapes: Sequence[str 
 
 def graph_outputs(program: Captured, inputs: Mapping[str, Tensor]) -> list[np.ndarray]:
     """The captured graph's outputs by the oracle; eager nodes and cumsum are run by PyTorch and NumPy."""
+    tensors = {value.name: x for value, x in zip(program.graph.inputs, inputs.values(), strict=True)}
     sizes = {
         dim.value: int(size)
         for value in program.graph.inputs
-        for dim, size in zip(value.shape, inputs[value.name].shape, strict=True)
+        for dim, size in zip(value.shape, tensors[value.name].shape, strict=True)
         if dim.op == "size"
     }
 
     def opaque(node: Node, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         if node.op.name == "cumsum":
             return [np.cumsum(arrays[0], axis=node.attributes["axis"])]
-        tensors = [
+        operands = [
             torch.from_numpy(np.asarray(array)).to(getattr(torch, value.dtype.name))
             for array, value in zip(arrays, node.inputs, strict=True)
         ]
-        results = partition.call(node.attributes["target"], node.attributes["arguments"], tensors, sizes)
-        return [result.float().numpy() if result.is_floating_point() else result.numpy() for result in results]
+        results = partition.call(node.attributes["target"], node.attributes["arguments"], operands, sizes)
+        return [
+            result.float().numpy() if result.is_floating_point() else result.numpy() for result in results
+        ]
 
-    arrays = {name: as_array(tensor) for name, tensor in inputs.items()}
-    return evaluate(program.graph, arrays, {name: as_array(t) for name, t in program.parameters.items()}, opaque)
+    arrays = {name: as_array(tensor) for name, tensor in tensors.items()}
+    return evaluate(
+        program.graph, arrays, {name: as_array(t) for name, t in program.parameters.items()}, opaque
+    )
 
 
 def as_array(tensor: Tensor) -> np.ndarray:
@@ -73,7 +80,9 @@ def flat(outputs: object) -> list[Tensor]:
     return [tensor for output in values for tensor in flat(output)]
 
 
-def assert_agrees(program: Captured, module: nn.Module, inputs: Mapping[str, Tensor], tolerance: float = 2e-5) -> None:
+def assert_agrees(
+    program: Captured, module: nn.Module, inputs: Mapping[str, Tensor], tolerance: float = 2e-5
+) -> None:
     """Every output of the graph has eager's shape and values."""
     with torch.no_grad():
         expected = flat(module(*inputs.values()))

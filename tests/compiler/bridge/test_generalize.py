@@ -1,4 +1,5 @@
-"""Which dims come out free, within which range and why; and that the graph is right at sizes that were never traced."""
+"""Which dims come out free, within which range and why; and that the graph is right at sizes that were
+never traced."""
 
 from __future__ import annotations
 
@@ -16,19 +17,22 @@ def sizes_of(program: object) -> list[str | int]:
     return [verdict.size for verdict in program.verdicts]
 
 
-# ---- free, pinned, limited ---------------------------------------------------------------------------------------------------
+# ---- free, pinned, limited -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("function", [
-    lambda x: x.view(x.shape[0], 2, -1).transpose(1, 2).reshape(x.shape[0], -1),
-    lambda x: x / x.shape[0] + x * x.shape[1] ** -0.5,
-    lambda x: torch.arange(x.shape[1]) + x,
-    lambda x: torch.cat([x, x[:, :1]], 1)[:, 1:],
-    lambda x: x.unsqueeze(0).expand(3, -1, -1).sum(0),
-    lambda x: nn.functional.pad(x, (1, -x.shape[1] % 8)),
-    lambda x: x[:, : x.shape[1] // 10 * 10],
-    lambda x: torch.zeros(x.shape[1], x.shape[0]).t() + x,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.view(x.shape[0], 2, -1).transpose(1, 2).reshape(x.shape[0], -1),
+        lambda x: x / x.shape[0] + x * x.shape[1] ** -0.5,
+        lambda x: torch.arange(x.shape[1]) + x,
+        lambda x: torch.cat([x, x[:, :1]], 1)[:, 1:],
+        lambda x: x.unsqueeze(0).expand(3, -1, -1).sum(0),
+        lambda x: nn.functional.pad(x, (1, -x.shape[1] % 8)),
+        lambda x: x[:, : x.shape[1] // 10 * 10],
+        lambda x: torch.zeros(x.shape[1], x.shape[0]).t() + x,
+    ],
+)
 def test_sizes_that_stand_as_literals_stay_free(function: object) -> None:
     program = captured(function, ("n", "m"))
     assert sizes_of(program) == ["n", "m"]
@@ -56,7 +60,9 @@ def test_a_dim_declared_free_that_the_program_pins_is_an_error_with_operator_and
 
 def test_a_width_tied_to_a_weight_is_pinned_and_the_rest_is_free() -> None:
     weight = torch.randn(5)
-    program = captured(lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight, ("rows", "?"))
+    program = captured(
+        lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight, ("rows", "?")
+    )
     rows, width = program.verdicts
     assert (rows.size, rows.high, width.size, width.beyond) == ("rows", None, 5, "refused")
     assert "5" in width.reason
@@ -85,7 +91,7 @@ def test_a_branch_on_parity_keeps_one_side() -> None:
 
 def test_a_branch_without_effect_bounds_nothing() -> None:
     def function(x: Tensor) -> Tensor:
-        scale = 2.0 if x.shape[0] > 1 else 2.0
+        scale = [2.0, 1.0 + 1.0][x.shape[0] > 1]
         return x * scale
 
     assert captured(function, ("n",)).verdicts[0].low == 0
@@ -112,7 +118,9 @@ def test_the_greatest_length_is_read_off_a_position_table() -> None:
 
 
 def test_sizes_from_a_chain_of_windows() -> None:
-    chain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(2, 2, ceil_mode=True), nn.Conv2d(4, 2, 3, stride=2))
+    chain = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.MaxPool2d(2, 2, ceil_mode=True), nn.Conv2d(4, 2, 3, stride=2)
+    )
     program = captured(chain, ("b", 3, "h", "w"))
     assert [verdict.low for verdict in program.verdicts] == [0, 3, 7, 7]
     assert_agrees(program, chain, {"x0": torch.randn(2, 3, 7, 12)})
@@ -158,7 +166,7 @@ def test_changes_in_place_through_views_become_functional() -> None:
     assert_agrees(captured(function, ("n", "m")), Program(function), {"x0": torch.randn(4, 5)})
 
 
-# ---- what cannot be captured ---------------------------------------------------------------------------------------------------
+# ---- what cannot be captured -----------------------------------------------------------------------
 
 
 def test_a_failing_program_names_the_users_line() -> None:

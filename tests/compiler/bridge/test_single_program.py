@@ -1,0 +1,117 @@
+"""Exported programs that cannot be traced again: which literals follow which sizes, also where sizes are
+equal by accident."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from captured_programs import Program, assert_agrees
+from torch import Tensor, nn
+
+from dlcb.compiler.bridge.capture import load_program, trace
+from dlcb.compiler.bridge.generalize import Captured, generalize
+from dlcb.compiler.errors import CaptureError, ShapeError
+from dlcb.compiler.source import InputDeclaration, ModelSource
+
+HEADS, WIDTH, LONGEST = 4, 32, 40
+
+
+class Attention(nn.Module):
+    """Positions from a table, heads split off and merged again, a mask made of two ranges."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.positions = nn.Embedding(LONGEST, WIDTH)
+        self.entry = nn.Linear(WIDTH, WIDTH)
+        self.projection = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, _ = x.shape
+        x = self.entry(x) + self.positions(torch.arange(length))
+        q, k, v = (
+            part.view(batch, length, HEADS, -1).transpose(1, 2)
+            for part in self.projection(x).split(WIDTH, -1)
+        )
+        mask = (torch.arange(length)[:, None] >= torch.arange(length)).expand(batch, 1, length, length)
+        scores = nn.functional.scaled_dot_product_attention(q, k, v, mask)
+        return scores.transpose(1, 2).reshape(batch, length, WIDTH)
+
+
+def from_one_trace(module: nn.Module, **inputs: Tensor) -> Captured:
+    return generalize(ModelSource("lone", "1", program="lone.pt2"), trace(module, inputs))
+
+
+@pytest.mark.parametrize("sample", [(3, 7), (7, 7), (4, 4), (4, 8), (8, 4), (32, 32), (2, 40)])
+def test_equal_sizes_in_the_sample_never_merge(sample: tuple[int, int]) -> None:
+    module = Attention().eval()
+    program = from_one_trace(module, x=torch.randn(*sample, WIDTH))
+    batch, length, width = program.verdicts
+    assert (batch.low, batch.high) == (0, None)
+    assert (length.low, length.high, width.size) == (0, LONGEST, WIDTH)
+    assert batch.size != length.size
+    assert batch.certainty == "as far as the graph shows"
+    for shape in ((2, 9), (5, 1), (1, 6)):
+        assert_agrees(program, module, {"x": torch.randn(*shape, WIDTH)})
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.view(x.shape[0], 2, -1).flatten(1) + 1,
+        lambda x: x.reshape(-1).view(x.shape[0], x.shape[1]),
+        lambda x: torch.zeros(x.shape) + x,
+        lambda x: x + torch.arange(x.shape[1]),
+    ],
+)
+@pytest.mark.parametrize("sample", [(4, 6), (6, 6), (2, 4)])
+def test_small_programs(function: Callable[..., object], sample: tuple[int, int]) -> None:
+    program = from_one_trace(Program(function).eval(), x=torch.randn(sample))
+    first, second = program.verdicts
+    assert isinstance(first.size, str) and isinstance(second.size, str)
+    assert_agrees(program, Program(function), {"x": torch.randn(3, 8)})
+
+
+def test_a_batch_of_one_in_the_sample_stays_free() -> None:
+    program = from_one_trace(Program(lambda x: (x * 2).relu().sum(-1)).eval(), x=torch.randn(1, 6))
+    assert [verdict.high for verdict in program.verdicts] == [None, None]
+    assert all(isinstance(verdict.size, str) for verdict in program.verdicts)
+
+
+def test_what_nothing_tells_apart_must_be_equal() -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        return torch.ones(x.shape[0]) * 2 + y.sum() + x.sum()
+
+    program = from_one_trace(Program(function).eval(), x=torch.randn(5), y=torch.randn(5))
+    guards = [repr(guard.condition) for guard in program.graph.system.solve().guards]
+    assert guards == ["s0 == s1"]
+
+
+def test_names_from_the_declaration_tie_dims_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "program.pt2"
+    torch.export.save(
+        trace(Program(lambda x, y: x + y).eval(), {"x": torch.randn(3, 5), "y": torch.randn(3, 5)}), path
+    )
+    declared = tuple(InputDeclaration(name, "float32", ("n", "m")) for name in ("x", "y"))
+    program = generalize(ModelSource("file", "1", program=str(path), inputs=declared, dims={"n": (1, 8)}))
+    assert [verdict.size for verdict in program.verdicts] == ["n", "m", "n", "m"]
+    assert program.verdicts[0].high == 8
+    with pytest.raises(ShapeError, match="declared"):
+        generalize(
+            ModelSource(
+                "file",
+                "1",
+                program=str(path),
+                inputs=(InputDeclaration("x", "float32", (4, "m")), declared[1]),
+            )
+        )
+
+
+def test_a_file_that_is_no_program_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "program.pt2"
+    path.write_bytes(b"not a program")
+    with pytest.raises(CaptureError, match="program"):
+        load_program(str(path))
