@@ -1,6 +1,6 @@
-"""What a compiled model accepts and returns, as plain data that travels as JSON: the front of the server checks requests
-with it and never loads torch. Shapes go in; bound symbols and output shapes come out, or a ContractError that names the
-input, the axis, the broken rule and the nearest legal shape.
+"""What a compiled model accepts and returns, as plain data that travels as JSON: the front of the server
+checks requests with it and never loads torch. Shapes go in; bound symbols and output shapes come out, or a
+ContractError that names the input, the axis, the broken rule and the nearest legal shape.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from dlcb.compiler.errors import ArtifactError, ContractError
 Shape = Sequence[int]
 
 _ALLOWED_NODES = (
-    ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.Name, ast.Load, ast.Constant, ast.Call,
+    ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.Name, ast.Load, ast.Constant,
+    ast.Call,
     ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.USub, ast.Not, ast.And, ast.Or,
     ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE,
 )  # fmt: skip
@@ -27,8 +28,8 @@ _FUNCTIONS = {"min": min, "max": max}
 def compile_expression(text: str) -> Callable[[Mapping[str, int]], int]:
     """An integer function of named symbols, from text over + - * // %, comparisons, and/or/not, min and max.
 
-    The text is parsed and held against a list of allowed nodes before Python compiles it: an artifact cannot smuggle
-    in attribute access, calls or names of ours. ArtifactError when the text holds anything else.
+    The text is parsed and held against a list of allowed nodes before Python compiles it: an artifact cannot
+    smuggle in attribute access, calls or names of ours. ArtifactError when the text holds anything else.
     """
     try:
         tree = ast.parse(text, mode="eval")
@@ -41,7 +42,9 @@ def compile_expression(text: str) -> Callable[[Mapping[str, int]], int]:
         elif isinstance(node, ast.Constant):
             legal = type(node.value) in (int, bool)
         if not legal:
-            raise ArtifactError(f"'{text}' holds {type(node).__name__}, which an expression may not", stage="signature")
+            raise ArtifactError(
+                f"'{text}' holds {type(node).__name__}, which an expression may not", stage="signature"
+            )
     code = compile(tree, "<signature>", "eval")
     scope = {"__builtins__": {}, **_FUNCTIONS}
     return lambda symbols: eval(code, scope, symbols)
@@ -49,7 +52,8 @@ def compile_expression(text: str) -> Callable[[Mapping[str, int]], int]:
 
 @dataclass(frozen=True)
 class Dim:
-    """A free dim: its symbol, inclusive range (`high` None: no upper bound), and the number it must be a multiple of."""
+    """A free dim: its symbol, inclusive range (`high` None: no upper bound), and the number it must be a
+    multiple of."""
 
     symbol: str
     low: int
@@ -94,8 +98,8 @@ class Guard:
 class BatchAxes:
     """Proof that row b of every output depends on row b of the inputs alone.
 
-    `input_axes` and `output_axes` name the batch axis of each tensor that has one; an input that is not listed has no
-    rows and must be equal in all requests of a batch.
+    `input_axes` and `output_axes` name the batch axis of each tensor that has one; an input that is not
+    listed has no rows and must be equal in all requests of a batch.
     """
 
     symbol: str
@@ -105,8 +109,8 @@ class BatchAxes:
 
 @dataclass(frozen=True)
 class Signature:
-    """Inputs, outputs, and what relates them. `output_dims[name]` holds one expression text a dim (None: a size known
-    only at run time), or None where even the rank is."""
+    """Inputs, outputs, and what relates them. `output_dims[name]` holds one expression text a dim (None: a
+    size known only at run time), or None where even the rank is."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -115,19 +119,26 @@ class Signature:
     batch: BatchAxes | None = None
 
     def check(self, shapes: Mapping[str, Shape], dtypes: Mapping[str, str]) -> dict[str, int]:
-        """Bind every symbol to its size. ContractError when names, dtypes, ranks, sizes, equalities or guards break."""
+        """Bind every symbol to its size. ContractError when names, dtypes, ranks, sizes, equalities or guards
+        break."""
         names = {spec.name for spec in self.inputs}
         for name in shapes:
             if name not in names:
-                raise ContractError(f"unexpected input '{name}'; the model takes {_listed(names)}", stage="signature")
+                raise ContractError(
+                    f"unexpected input '{name}'; the model takes {_listed(names)}", stage="signature"
+                )
         bound: dict[str, int] = {}
         places: dict[str, str] = {}
         for spec in self.inputs:
             name = spec.name
             if name not in shapes:
-                raise ContractError(f"missing input '{name}'; the model takes {_listed(names)}", stage="signature")
+                raise ContractError(
+                    f"missing input '{name}'; the model takes {_listed(names)}", stage="signature"
+                )
             if dtypes[name] != spec.dtype:
-                raise ContractError(f"input '{name}' is {dtypes[name]}, expected {spec.dtype}", stage="signature")
+                raise ContractError(
+                    f"input '{name}' is {dtypes[name]}, expected {spec.dtype}", stage="signature"
+                )
             if spec.dims is not None:
                 self._bind(spec, shapes[name], bound, places)
         for guard in self.guards:
@@ -171,11 +182,19 @@ class Signature:
                 continue
             if size < dim.low or (dim.high is not None and size > dim.high) or size % dim.multiple:
                 why = f" ({dim.reason})" if dim.reason else ""
-                self._refuse(spec, shape, bound, f"axis {axis} ('{dim.symbol}') is {size}, and must be {dim.rule()}{why}")
+                self._refuse(
+                    spec,
+                    shape,
+                    bound,
+                    f"axis {axis} ('{dim.symbol}') is {size}, and must be {dim.rule()}{why}",
+                )
             seen = bound.setdefault(dim.symbol, size)
             if seen != size:
                 self._refuse(
-                    spec, shape, bound, f"axis {axis} is {size}, but '{dim.symbol}' is {seen} from {places[dim.symbol]}"
+                    spec,
+                    shape,
+                    bound,
+                    f"axis {axis} is {size}, but '{dim.symbol}' is {seen} from {places[dim.symbol]}",
                 )
             places.setdefault(dim.symbol, f"axis {axis} of input '{spec.name}'")
 
@@ -185,7 +204,8 @@ class Signature:
             for dim, size in zip(spec.dims or (), shape, strict=True)
         ]
         raise ContractError(
-            f"input '{spec.name}' of shape {list(shape)}: {rule}; nearest legal shape {nearest}", stage="signature"
+            f"input '{spec.name}' of shape {list(shape)}: {rule}; nearest legal shape {nearest}",
+            stage="signature",
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -201,7 +221,8 @@ class Signature:
                 inputs=tuple(_tensor(entry) for entry in data["inputs"]),
                 outputs=tuple(_tensor(entry) for entry in data["outputs"]),
                 output_dims={
-                    name: None if dims is None else tuple(dims) for name, dims in data.get("output_dims", {}).items()
+                    name: None if dims is None else tuple(dims)
+                    for name, dims in data.get("output_dims", {}).items()
                 },
                 guards=tuple(Guard(**entry) for entry in data.get("guards", ())),
                 batch=None if batch is None else BatchAxes(**batch),

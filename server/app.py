@@ -4,7 +4,7 @@ application, whose errors have the protocol's form as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 import orjson
@@ -38,13 +38,12 @@ class Application:
             Endpoints(dataplane.registry, bool(settings.keys.admin)), metrics, settings, ready
         )
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "http":
             place = self.tensors.match(scope["path"])
             if place is not None:
-                await self.tensors(scope, receive, send, *place)
-                return
-        await self.web(scope, receive, send)
+                return self.tensors(scope, receive, send, *place)
+        return self.web(scope, receive, send)
 
 
 def web_application(  # noqa: PLR0915 - a list of routes, one short function each

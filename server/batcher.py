@@ -10,7 +10,7 @@ import hashlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -38,6 +38,8 @@ QUICK = 0.002  # seconds; a worker gets its next job early while the one it has 
 DEATHS_ALLOWED = 1
 QUARANTINE_KEPT = 1024
 
+Receive = Callable[[], Awaitable[dict[str, Any]]]  # what comes next from a client
+
 log = logging.getLogger("dlcb.batcher")
 
 
@@ -54,7 +56,10 @@ class Pending:
     arrived: float
     order: tuple[int, int]
     size: int
-    watch: Callable[[], None] | None = None
+    receive: Callable[[], Awaitable[dict[str, Any]]] | None = (
+        None  # the connection, to be watched when it waits long
+    )
+    watcher: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
     waiting: bool = True
     dropped: bool = False
@@ -144,16 +149,9 @@ class Batcher:
             )
         self._sequence += 1
         now = time.perf_counter()
-        pending = Pending(
-            model=model,
-            request=request,
-            admission=admission,
-            respond=respond,
-            future=self._loop.create_future(),
-            arrived=now,
-            order=(request.priority or LAST, self._sequence),
-            size=size,
-        )
+        future = self._loop.create_future()
+        order = (request.priority or LAST, self._sequence)
+        pending = Pending(model, request, admission, respond, future, now, order, size)
         timeout = request.timeout
         if timeout is None and model.limits.timeout_ms is not None:
             timeout = model.limits.timeout_ms / 1e3
@@ -480,11 +478,15 @@ class Batcher:
         horizon = time.perf_counter() - WATCH_AFTER
         for queue in self._groups.values():
             for pending in queue:
-                if pending.watch is not None and pending.arrived <= horizon:
-                    watch, pending.watch = pending.watch, None
-                    watch()
+                if pending.receive is not None and pending.watcher is None and pending.arrived <= horizon:
+                    pending.watcher = self._loop.create_task(self._drop_when_gone(pending, pending.receive))
         if self._groups:
             self._sweep = self._loop.call_later(WATCH_AFTER, self._watch_waiting)
+
+    async def _drop_when_gone(self, pending: Pending, receive: Receive) -> None:
+        """The body has been read: what comes next on the connection is its end."""
+        if (await receive())["type"] == "http.disconnect":
+            self.cancel(pending, "disconnect")
 
 
 def _stackable(queue: deque[Pending]) -> list[Pending]:

@@ -64,7 +64,9 @@ class Dataplane:
 def responder(model: ServedModel, request: InferRequest) -> Callable[[dict[str, Tensor]], Answer]:
     """How this request's outputs become its answer. BadRequest when it asks for outputs that are not
     there."""
-    chosen = codec.choose_outputs(request, model.signature.outputs)
+    chosen = model.all_outputs.get(request.binary_output) if request.outputs is None else None
+    if chosen is None:
+        chosen = codec.choose_outputs(request, model.signature.outputs)
     binary = [as_binary for _name, as_binary in chosen]
 
     def respond(outputs: dict[str, Tensor]) -> Answer:

@@ -117,7 +117,7 @@ class Metrics(Collector):
         counter, gauge, histogram = self._counter, self._gauge, self._histogram
 
         self.shape_cache = counter(
-            "dlcb_shape_cache_requests_total", "Runs by tier and by whether the shape's launch plan was there.",
+            "dlcb_shape_cache_requests_total", "Runs by tier, and by whether the launch plan was there.",
             "model", "tier", "result",
         )  # fmt: skip
         self.compile_seconds = histogram(
@@ -134,7 +134,7 @@ class Metrics(Collector):
         self.queue_depth = gauge("dlcb_queue_depth", "Requests that wait to be run.", "model")
         self.inflight_bytes = gauge("dlcb_inflight_bytes", "Bytes of accepted and unanswered requests.")
         self.dropped = counter(
-            "dlcb_dropped_requests_total", "Requests that left the queue unrun: deadline, disconnect or cancel.",
+            "dlcb_dropped_requests_total", "Requests that left the queue unrun, by cause.",
             "model", "cause",
         )  # fmt: skip
         self.batch_rows = histogram("dlcb_batch_rows", "Rows of a run.", ROW_BUCKETS, "model")

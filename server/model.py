@@ -64,6 +64,7 @@ class ServedModel:
     compile_seconds: float = 0.0
     load_seconds: float = 0.0
     expected: tuple[tuple[str, Any], ...] = ()
+    all_outputs: dict[bool, list[tuple[str, bool]]] = field(default_factory=dict)
     admitted: dict[tuple[tuple[int, ...], ...], Admission] = field(default_factory=dict)
 
     @property
@@ -80,6 +81,11 @@ class ServedModel:
         self.artifact_key = artifact_key
         self.report = report
         self.expected = tuple((spec.name, BY_DTYPE[spec.dtype]) for spec in signature.inputs)
+        # A request that names no outputs gets all of them; half types have no JSON form, which `choose` then
+        # says.
+        self.all_outputs = {True: [(spec.name, True) for spec in signature.outputs]}
+        if all(BY_DTYPE[spec.dtype].json_types for spec in signature.outputs):
+            self.all_outputs[False] = [(spec.name, False) for spec in signature.outputs]
         self.admitted.clear()
 
     def admit(self, request: InferRequest) -> Admission:

@@ -122,8 +122,8 @@ def _infer(names: list[str]) -> dict[str, Any]:
     return {
         "tags": ["inference"],
         "summary": "Run a model on one request",
-        "description": "JSON, or the binary tensor extension: Inference-Header-Content-Length bytes of JSON, then the "
-        "tensors that carry binary_data_size, little-endian and row-major.",
+        "description": "JSON, or the binary tensor extension: Inference-Header-Content-Length bytes of JSON, "
+        "then the tensors that carry binary_data_size, little-endian and row-major.",
         "parameters": parameters,
         "requestBody": {"required": True, "content": {_JSON: request}},
         "responses": {"200": {"description": "the outputs", "content": {_JSON: answer}}, **_errors()},

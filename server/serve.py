@@ -155,7 +155,9 @@ async def _serve(settings: Settings, store: LayeredStore, screen: Screen, log_le
     server = DoorServer(
         uvicorn.Config(
             front.application,
+            interface="asgi3",
             http="httptools",
+            proxy_headers=False,
             lifespan="off",
             access_log=False,
             log_config=None,

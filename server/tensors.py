@@ -14,15 +14,15 @@ import orjson
 
 from dlcb.compiler import RequestError
 from dlcb.server import codec
-from dlcb.server.batcher import Pending
 from dlcb.server.dataplane import Dataplane
 from dlcb.server.errors import QueueFull, ServerError, TooLarge, Unauthorized, status_and_message
 from dlcb.server.metrics import Metrics
 from dlcb.server.settings import Server
 
 Scope = dict[str, Any]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
+Message = dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
 Headers = dict[bytes, bytes]
 
 JSON = (b"content-type", b"application/json")
@@ -72,9 +72,7 @@ class TensorRoutes:
         except (ServerError, RequestError) as error:
             start, body = failure(error)
             self._count_failure(name, start["status"])
-        except (
-            Exception
-        ) as error:  # a fault of ours: the client gets a 500 in the protocol's form, the log the rest
+        except Exception as error:  # a fault of ours: the client gets a 500 in the protocol's form
             log.exception("a request failed", extra={"fields": {"model": name}})
             start, body = failure(error)
             self._count_failure(name, start["status"])
@@ -97,13 +95,27 @@ class TensorRoutes:
         limit = min(self._limit, model.limits.body_bytes)
         if size > limit:
             raise TooLarge(f"the body of {size} bytes is over the limit of {limit}")
-        body = await read_body(receive, limit)
+        message = await receive()
+        body: bytes = message.get("body", b"")
+        if size != len(body) or message.get("more_body"):  # it comes in pieces
+            body = await read_body(receive, limit, message)
         encoding = headers.get(b"content-encoding")
         if encoding is not None and encoding != b"identity":
             body = await self._unpack(body, encoding.decode("latin-1").strip().lower(), limit)
-        json_length = codec.header_length(headers.get(b"inference-header-content-length"), len(body))
+        stated = headers.get(b"inference-header-content-length")
+        json_length = None if stated is None else codec.header_length(stated, len(body))
         pending = self._dataplane.submit(model, body, json_length)
-        answer, answer_length = await self._wait(pending, receive)
+        pending.receive = receive
+        try:
+            answer, answer_length = await pending.future
+        except asyncio.CancelledError:
+            if pending.dropped:
+                raise ClientGone from None
+            self._dataplane.batcher.cancel(pending, "cancel")  # the task itself was cancelled
+            raise
+        finally:
+            if pending.watcher is not None:
+                pending.watcher.cancel()
         extra = [JSON]
         if answer_length is not None:
             extra = [BINARY, (b"inference-header-content-length", b"%d" % answer_length)]
@@ -114,31 +126,6 @@ class TensorRoutes:
             answer = codec.compress(answer, accepted.decode())
             extra.append((b"content-encoding", accepted))
         return response(200, answer, extra)
-
-    async def _wait(self, pending: Pending, receive: Receive) -> tuple[bytes, int | None]:
-        """The answer. A request that waits long gets its connection watched, and leaves the queue with its
-        client."""
-        watcher: asyncio.Task[None] | None = None
-
-        def watch() -> None:
-            nonlocal watcher
-            watcher = asyncio.create_task(self._drop_when_gone(pending, receive))
-
-        pending.watch = watch
-        try:
-            return await pending.future
-        except asyncio.CancelledError:
-            if pending.dropped:
-                raise ClientGone from None
-            self._dataplane.batcher.cancel(pending, "cancel")  # the task itself was cancelled
-            raise
-        finally:
-            if watcher is not None:
-                watcher.cancel()
-
-    async def _drop_when_gone(self, pending: Pending, receive: Receive) -> None:
-        if (await receive())["type"] == "http.disconnect":  # after the whole body nothing else can come
-            self._dataplane.batcher.cancel(pending, "disconnect")
 
     async def _unpack(self, body: bytes, encoding: str, limit: int) -> bytes:
         if len(body) < COMPRESS_FROM:
@@ -155,9 +142,10 @@ class TensorRoutes:
             log.info("request", extra={"fields": {"model": name, "status": status, "number": self._count}})
 
 
-async def read_body(receive: Receive, limit: int) -> bytes:
-    """The whole body. TooLarge as soon as more than `limit` bytes have come."""
-    message = await receive()
+async def read_body(receive: Receive, limit: int, message: Message | None = None) -> bytes:
+    """The whole body; `message` is its first piece if that was read. TooLarge as soon as `limit` bytes are
+    passed."""
+    message = message or await receive()
     body: bytes = message.get("body", b"")
     if message.get("more_body"):
         chunks, size = [body], len(body)

@@ -280,7 +280,9 @@ def test_a_deadline_answers_504_at_once(client: httpx.Client) -> None:
 
 def test_the_queue_s_bound_is_exact(server: LiveServer, client: httpx.Client) -> None:
     """One request runs and four may wait: of eleven five are answered."""
-    assert client.post("/v1/models/sleepy/infer", content=ask(floats(1, 1) * 0)).status_code == 200  # nothing runs
+    assert (
+        client.post("/v1/models/sleepy/infer", content=ask(floats(1, 1) * 0)).status_code == 200
+    )  # nothing runs
     body = ask(numpy.full((1, 1), 250.0))
 
     async def go() -> list[httpx.Response]:

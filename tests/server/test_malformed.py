@@ -159,7 +159,7 @@ CASES = [
     Case("packed nonsense", zlib.compress(b"{"), ("not JSON",), headers={"Content-Encoding": "deflate"}),
     Case("unknown model", infer(), ("'nobody'", "not registered"), status=404, model="nobody"),
     Case("unknown version", infer(), ("'9'",), status=404, model="identity/versions/9"),
-    Case("not loaded", infer(), ("'spare'", "not loaded"), status=503, model="spare"),
+    Case("not loaded", infer(), ("'spare'", "unavailable"), status=503, model="spare"),
 ]  # fmt: skip
 
 

@@ -1,0 +1,101 @@
+"""Configuration files: what is wrong is said in one line with its place, and the shipped file explains every
+key."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from dlcb.server.errors import ConfigError
+from dlcb.server.settings import Batching, Cache, Input, Keys, Limits, Model, Server, read
+
+QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
+GOOD = """\
+server:
+  port: 8000
+models:
+  - name: m
+    factory: some.where:make
+    inputs:
+      - {name: x, datatype: FP32, shape: [batch, 3]}
+    outputs: [y]
+"""
+
+
+def wrong(tmp_path: Path, old: str, new: str) -> str:
+    path = tmp_path / "c.yaml"
+    path.write_text(GOOD.replace(old, new, 1))
+    with pytest.raises(ConfigError) as caught:
+        read(path)
+    assert "\n" not in str(caught.value)
+    return str(caught.value).removeprefix(str(path))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("port: 8000", "port: 80000", ":2: server.port: .*65535.* found 80000"),
+        ("port: 8000", "prot: 8000", ":2: server.prot: Extra inputs"),
+        ("port: 8000", "port: [", ":.*: not YAML"),
+        ("port: 8000", "workers: 0", ":2: server.workers: "),
+        ("port: 8000", "keys: {admin: ['env:NO_SUCH_VARIABLE_HERE']}", ":2: server.keys.admin: .*NO_SUCH_VARIABLE_HERE"),
+        ("FP32", "FP33", ":7: models.0.inputs.0.datatype: 'FP33' is not one of BOOL"),
+        ("[batch, 3]", "[batch, -3]", ":7: models.0.inputs.0.shape.1"),
+        ("[batch, 3]", "[batch, 1.5]", ":7: models.0.inputs.0.shape.1"),
+        ("some.where:make", "nonsense", ":5: models.0.factory: "),
+        ("    factory: some.where:make\n", "", ":4: models.0: exactly one of"),
+        ("name: m", "name: m/n", ":4: models.0.name: "),
+        ("    outputs: [y]", "    outputs: [y, y]", ":4: models.0: output 'y' is declared twice"),
+        ("    outputs: [y]", "    outputs: [y]\n    dims: {batch: [3, 2]}", ":4: models.0: dims: 'batch' has the empty range"),
+        ("    outputs: [y]", "    outputs: [y]\n    dims: {other: [3, 4]}", ":4: models.0: dims: 'other'"),
+        ("    outputs: [y]", "    outputs: [y]\n    weights: [none.pt]", ":9: models.0: 'none.pt': there is no file"),
+        ("    outputs: [y]", "    outputs: [y]\n    weights: ['package:no_such_package_here/w']", ":9: .* no package"),
+        ("models:", "modles:", ":.*: models: Field required"),
+    ],
+)  # fmt: skip
+def test_an_error_names_line_key_and_rule(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    assert re.match(expected, wrong(tmp_path, old, new)), wrong(tmp_path, old, new)
+
+
+def test_a_model_registered_twice(tmp_path: Path) -> None:
+    twice = GOOD.partition("models:\n")[2]
+    assert "'m' version '1' is registered twice" in wrong(
+        tmp_path, "    outputs: [y]\n", "    outputs: [y]\n" + twice
+    )
+
+
+def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read(tmp_path / "none.yaml")
+
+
+def test_overrides_go_through_the_same_checks(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(GOOD)
+    assert read(path, {"port": 9}).server.port == 9
+    with pytest.raises(ConfigError, match=r"server\.port"):
+        read(path, {"port": -1})
+
+
+def test_keys_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THE_KEY", "secret")
+    path = tmp_path / "c.yaml"
+    path.write_text(GOOD.replace("port: 8000", "keys: {infer: ['env:THE_KEY', plain]}"))
+    assert read(path).server.keys.infer == ("secret", "plain")
+
+
+def test_the_quickstart_file_is_valid_and_its_weights_are_files() -> None:
+    settings = read(QUICKSTART)
+    assert [model.name for model in settings.models] == ["minilm", "pnet", "standardize"]
+    for model in settings.models:
+        assert all(Path(weights).is_absolute() for weights in model.source(settings.folder).weights)
+
+
+def test_the_quickstart_file_explains_every_key() -> None:
+    text = QUICKSTART.read_text()
+    sections: tuple[type[BaseModel], ...] = (Server, Cache, Limits, Keys, Batching, Input, Model)
+    keys = {name for section in sections for name in section.model_fields}
+    assert {key for key in keys if not re.search(rf"^[\s#-]*{key}:", text, re.MULTILINE)} == set()
