@@ -92,6 +92,7 @@ def constant(value: float, dtype: DType) -> Spelled:
     if not dtype.is_float:
         if value == -(2**63):
             return "(-9223372036854775807LL - 1)", ATOM
+        value = int(value)
         text = f"{value}LL" if abs(value) >= _LONGEST_INT else str(value)
         return text, ATOM if value >= 0 else 14
     if math.isnan(value):

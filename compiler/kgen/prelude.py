@@ -29,11 +29,11 @@ FUNCTION double floor_mod(double a, double b) { double r = fmod(a, b); return r 
 // integers: a zero divisor gives zero, not a trap; the most negative number survives -1
 template <typename T> FUNCTION T floor_div(T a, T b) {
     if (b == 0) return 0;
-    if (b == T(-1)) return T(0 - (UNSIGNED)a);
+    if (T(-1) < T(0) && b == T(-1)) return T(0 - (UNSIGNED)a);
     T q = a / b;
     return q - T(a % b != 0 && (a < 0) != (b < 0));
 }
-template <typename T> FUNCTION T trunc_mod(T a, T b) { return b == 0 || b == T(-1) ? T(0) : T(a % b); }
+template <typename T> FUNCTION T trunc_mod(T a, T b) { return b == 0 || (T(-1) < T(0) && b == T(-1)) ? T(0) : T(a % b); }
 template <typename T> FUNCTION T floor_mod(T a, T b) {
     T r = trunc_mod(a, b);
     return r != 0 && (r < 0) != (b < 0) ? T(r + b) : r;
@@ -144,9 +144,9 @@ template <typename T> constexpr T greatest_like(T) {
     if constexpr (std::numeric_limits<T>::has_infinity) return std::numeric_limits<T>::infinity();
     return std::numeric_limits<T>::max();
 }
-#pragma omp declare reduction(greatest : float, double, int64_t, int32_t, int16_t, int8_t, uint8_t : \\
+#pragma omp declare reduction(greatest : float, double, int64_t, int32_t, int16_t, int8_t, uint8_t, bool : \\
     omp_out = max_of(omp_out, omp_in)) initializer(omp_priv = least_like(omp_orig))
-#pragma omp declare reduction(least : float, double, int64_t, int32_t, int16_t, int8_t, uint8_t : \\
+#pragma omp declare reduction(least : float, double, int64_t, int32_t, int16_t, int8_t, uint8_t, bool : \\
     omp_out = min_of(omp_out, omp_in)) initializer(omp_priv = greatest_like(omp_orig))
 """
 )
