@@ -127,6 +127,11 @@ class Interpreter:
             )
         return dict(zip(self.sizes, numbers, strict=True))
 
+    def input_shapes(self, sizes: dict[str, int]) -> list[tuple[int, ...]]:
+        """The inverse of `bind`."""
+        dims = iter(self._expected(*(sizes[name] for name in self.sizes)))
+        return [tuple(next(dims) for _ in given.dims) for given in self.program.inputs]
+
     def plan(self, sizes: dict[str, int], segment: int = 0, aligned: bool = True) -> Concrete:
         """The plan of a segment. `aligned`: the caller's memory is aligned to VECTOR_ALIGNMENT bytes.
 

@@ -56,6 +56,9 @@ class Executor:
         aligned = not addresses % VECTOR_ALIGNMENT
         shapes = tuple([tensor.shape for tensor in inputs])
         plan, hit = self._plan((shapes, aligned), None, aligned)
+        plan.runs += 1
+        if plan.recorded is not None:
+            return Ran(plan.recorded.run(inputs), hit)
         if not plan.concrete.segment.binds:
             plan.run(inputs)
             return Ran(plan.show(), hit)
@@ -67,6 +70,24 @@ class Executor:
         key = tuple(tuple(shape) for shape in shapes)
         found = self.cache.peek((key, True)) or self.cache.peek((key, False))
         return _numbers(found) if found else self.interpreter.plan(self._bind(shapes))
+
+    def hottest(self, least: int) -> Plan | None:
+        """The plan that ran most often, at least `least` times, among those that could be recorded and are
+        not."""
+        hot = [
+            plan
+            for plan in self.cache
+            if isinstance(plan, Plan) and plan.runs >= least and plan.recorded is None and plan.recordable
+        ]
+        return max(hot, key=lambda plan: plan.runs, default=None)
+
+    def input_shapes(self, concrete: Concrete) -> list[tuple[int, ...]]:
+        """The shapes of the inputs that a plan of the only segment is for."""
+        return self.interpreter.input_shapes(concrete.sizes)
+
+    def twin(self, plan: Plan) -> Plan:
+        """The same plan prepared again, for the stream that is current now; it is not kept in the cache."""
+        return Plan(plan.concrete, self.around, self._externals[-1], len(self._input_names), self._outputs)
 
     def is_cached(self, shapes: Shapes) -> bool:
         key = tuple(tuple(shape) for shape in shapes)

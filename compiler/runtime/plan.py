@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -36,6 +36,12 @@ class Surroundings:
     parameters: Mapping[str, torch.Tensor]
     bind: Callable[[ConcreteCall], Binder]
     definitions: tuple[Definition, ...] = ()
+
+
+class Recorded(Protocol):
+    """A plan recorded as one unit of work."""
+
+    def run(self, inputs: Tensors) -> tuple[torch.Tensor, ...]: ...
 
 
 class Plan:
@@ -68,6 +74,11 @@ class Plan:
         self._definitions = around.definitions
         self._held = builder.held  # launches know it by address only
         self.slots = builder.slots
+        self.runs = 0  # since it was prepared, counted by who runs it
+        self.recorded: Recorded | None = None  # the same as one graph, where the device has such
+        calls = [step.call for step in concrete.steps if isinstance(step, ConcreteCall)]
+        # a run only enqueues work: it looks at no index and reads no size on the way
+        self.recordable = not concrete.segment.binds and not any(call.checks for call in calls)
         self._outputs = tuple(builder.output(name) for name in outputs)
 
     @property
@@ -85,6 +96,13 @@ class Plan:
 
         IndexRangeError when a kernel met a bad index: the results are then to be thrown away.
         """
+        self.start(externals)
+        if self._status is not None:
+            self.check()
+        return self._frame
+
+    def start(self, externals: Tensors) -> None:
+        """Run the steps and do not wait for a device to tell whether a kernel met a bad index."""
         frame, pointers = self._frame, self._pointers
         for (slot, cells), tensor in zip(self._externals, externals, strict=True):
             frame[slot] = tensor
@@ -98,9 +116,15 @@ class Plan:
                 pointers[cell] = address
         for step in self._steps:
             step()
-        if self._status is not None:
-            self._raise_if_flagged()
-        return frame
+
+    def check(self) -> None:
+        """IndexRangeError when a kernel of the last run met a bad index."""
+        flag = self._status.raised() if self._status is not None else None
+        if flag is None:
+            return
+        row, number, position, value = flag
+        self.release()
+        raise index_error(self._checks[row][number], position, value, self.concrete.sizes, self._definitions)
 
     def show(self) -> tuple[torch.Tensor, ...]:
         """The outputs of the last run, as tensors that the plan no longer touches."""
@@ -112,14 +136,6 @@ class Plan:
     def release(self) -> None:
         """Let go of the tensors of the last run."""
         self._frame[:] = [None] * len(self._frame)
-
-    def _raise_if_flagged(self) -> None:
-        flag = self._status.raised()
-        if flag is None:
-            return
-        row, number, position, value = flag
-        self.release()
-        raise index_error(self._checks[row][number], position, value, self.concrete.sizes, self._definitions)
 
 
 class _Builder:

@@ -5,7 +5,7 @@ and evictions are counted.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 
 Plan = TypeVar("Plan")
@@ -51,6 +51,9 @@ class ShapeCache(Generic[Plan]):
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._plans
+
+    def __iter__(self) -> Iterator[Plan]:
+        return iter(tuple(self._plans.values()))
 
     def __len__(self) -> int:
         return len(self._plans)

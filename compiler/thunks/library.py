@@ -13,6 +13,8 @@ import torch
 
 from dlcb.compiler.errors import UnsupportedOperator
 
+_CHANNELS_LAST, _CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)  # orders of permutation
+
 Operands = Sequence[torch.Tensor]
 Row = Callable[[Operands, Mapping[str, Any], torch.Tensor | None], Callable[[], torch.Tensor]]
 
@@ -94,6 +96,39 @@ def _convolution(
     )
 
 
+def _convolution_nhwc(
+    operands: Operands, attributes: Mapping[str, Any], out: torch.Tensor | None
+) -> Callable[[], torch.Tensor]:
+    # Seen channels-first, channels-last memory is what PyTorch calls the channels_last format: nothing is
+    # moved.
+    x, weight, *rest = (
+        t.permute(_CHANNELS_FIRST) if t.dim() == len(_CHANNELS_FIRST) else t for t in operands
+    )
+    residual = rest.pop() if attributes.get("residual") else None
+    bias = rest[0] if rest else None
+    geometry = (
+        attributes["stride"],
+        attributes["padding"],
+        attributes["dilation"],
+        attributes.get("groups", 1),
+    )
+    if x.is_cuda and attributes.get("relu"):
+        if residual is None:
+            call = partial(torch.cudnn_convolution_relu, x, weight, bias, *geometry)
+        else:
+            call = partial(torch.cudnn_convolution_add_relu, x, weight, residual, 1.0, bias, *geometry)
+        return lambda: call().permute(_CHANNELS_LAST)
+    stride, padding, dilation, groups = geometry
+    plain = partial(torch.convolution, x, weight, bias, stride, padding, dilation, False, (0, 0), groups)
+
+    def separately() -> torch.Tensor:
+        y = plain()
+        y = y if residual is None else y.add_(residual)
+        return (y.relu_() if attributes.get("relu") else y).permute(_CHANNELS_LAST)
+
+    return separately
+
+
 def _attention(
     operands: Operands, attributes: Mapping[str, Any], out: torch.Tensor | None
 ) -> Callable[[], torch.Tensor]:
@@ -123,6 +158,7 @@ ROWS: dict[str, Row] = {
     "linear": _linear,
     "matmul": _matmul,
     "convolution": _convolution,
+    "convolution_nhwc": _convolution_nhwc,
     "attention": _attention,
     "cumsum": _cumsum,
 }

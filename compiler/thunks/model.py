@@ -22,6 +22,7 @@ from dlcb.compiler.runtime.cpu import CpuDevice
 from dlcb.compiler.runtime.cuda import CudaDevice
 from dlcb.compiler.runtime.device import Device
 from dlcb.compiler.runtime.executor import Ran, Shapes
+from dlcb.compiler.runtime.graphs import Recorder
 from dlcb.compiler.runtime.memory import SharedArena
 from dlcb.compiler.runtime.types import NAMES
 from dlcb.compiler.signature import Signature, TensorSpec
@@ -70,6 +71,8 @@ class Counters:
     guard_failures: int = 0
     quarantined: bool = False
     compiles_requested: int = 0
+    graphs: int = 0  # plans that are recorded as CUDA graphs
+    graph_bytes: int = 0
     compiler_calls: int = 0  # runs of g++ or NVRTC in this process
 
 
@@ -89,6 +92,7 @@ class CompiledModel:
         self.signature: Signature = artifact.signature
         self.report: Report = artifact.report
         self.device = device
+        self.recorder = Recorder(device.torch_device) if device.name == "cuda" else None
         self._eager, self._program, self._jit = eager, program, jit
         self._specs = artifact.signature.inputs
         self._output_names = [spec.name for spec in artifact.signature.outputs]
@@ -146,12 +150,21 @@ class CompiledModel:
             forecast.would_compile,
         )
 
-    @property
-    def counters(self) -> Counters:
+    def promote(self) -> bool:
+        """Use a moment in which nothing waits to run: record a hot plan as one CUDA graph. False when there
+        is nothing (more) to do; always on the CPU."""
+        recorder = self.recorder
+        return recorder is not None and any(recorder.promote(p.executor) for p in self._programs())
+
+    def _programs(self) -> list[ProgramThunk]:
         programs = [self._program] if self._program is not None else []
         if self._jit is not None:
             programs += [thunk for thunk in self._jit.thunks() if isinstance(thunk, ProgramThunk)]
-        caches = [program.executor.cache for program in programs]
+        return programs
+
+    @property
+    def counters(self) -> Counters:
+        caches = [program.executor.cache for program in self._programs()]
         return Counters(
             entries=sum(len(cache) for cache in caches),
             hits=sum(cache.hits for cache in caches),
@@ -160,6 +173,8 @@ class CompiledModel:
             guard_failures=self._guard_failures,
             quarantined=self._quarantined,
             compiles_requested=self._jit.requested if self._jit is not None else 0,
+            graphs=self.recorder.graphs if self.recorder is not None else 0,
+            graph_bytes=self.recorder.bytes if self.recorder is not None else 0,
             compiler_calls=compiler_calls.total,
         )
 

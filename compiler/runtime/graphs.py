@@ -1,0 +1,131 @@
+"""Hot plans as CUDA graphs: what was many launches becomes one. Graphs are recorded when the caller says that
+the queue is idle, on a stream of their own; they share one memory pool that is bounded in bytes and dropped
+as a whole, since freeing one graph may free nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from weakref import WeakSet
+
+import torch
+
+from dlcb.compiler.runtime.executor import Executor
+from dlcb.compiler.runtime.plan import Plan
+from dlcb.compiler.runtime.types import TORCH
+
+logger = logging.getLogger(__name__)
+
+
+class RecordedPlan:
+    """One graph with inputs and outputs at fixed addresses. The next replay overwrites them, so results are
+    copied."""
+
+    def __init__(
+        self,
+        graph: torch.cuda.CUDAGraph,
+        plan: Plan,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+    ) -> None:
+        self._graph, self._plan = graph, plan
+        self._inputs, self._outputs = tuple(inputs), tuple(outputs)
+
+    def run(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """As `Plan.run` and `Plan.show`, on the current stream."""
+        for fixed, given in zip(self._inputs, inputs, strict=True):
+            fixed.copy_(given, non_blocking=True)
+        self._graph.replay()
+        shown = tuple([tensor.clone() for tensor in self._outputs])
+        self._plan.check()
+        return shown
+
+
+class Recorder:
+    """Records plans of any number of executors on one device.
+
+    A plan is worth it after `least_runs` runs, and when the inputs and outputs that each replay copies are no
+    larger than `copied_bytes`. When the pool has grown beyond `limit_bytes`, all its graphs are dropped.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        least_runs: int = 8,
+        copied_bytes: int = 64 << 20,
+        limit_bytes: int = 2 << 30,
+    ) -> None:
+        self._device, self._least_runs = device, least_runs
+        self._copied_bytes, self._limit_bytes = copied_bytes, limit_bytes
+        self._stream = torch.cuda.Stream(device)
+        self._recorded: WeakSet[Plan] = WeakSet()
+        self._pool = torch.cuda.graph_pool_handle()
+        self.bytes = 0  # of the pool
+        self.drops = 0  # of whole pools
+
+    @property
+    def graphs(self) -> int:
+        """How many plans are recorded now."""
+        return len(self._recorded)
+
+    def promote(self, executor: Executor) -> bool:
+        """Record the hottest plan that deserves it; False when there is none. Call it when nothing waits to
+        run."""
+        plan = executor.hottest(self._least_runs)
+        if plan is None:
+            return False
+        inputs = self._fixed_inputs(executor, plan)
+        copied = sum(tensor.nbytes for tensor in inputs) + plan.concrete.result_bytes
+        if copied > self._copied_bytes:
+            plan.recordable = False
+            return self.promote(executor)
+        try:
+            plan.recorded = self._record(executor, plan, inputs)
+        except (
+            RuntimeError
+        ) as error:  # an operator that waits for the device, or no memory: it runs as before
+            plan.recordable = False
+            logger.warning("a plan of %s cannot be recorded: %s", executor.program.name, error)
+            return False
+        self._recorded.add(plan)
+        if self.bytes > self._limit_bytes:
+            self.drop()
+        return True
+
+    def drop(self) -> None:
+        """Drop every graph and the pool; plans run as before, and may be recorded again."""
+        for plan in self._recorded:
+            plan.recorded, plan.runs = None, 0
+        self._recorded = WeakSet()
+        self._pool = torch.cuda.graph_pool_handle()
+        self.bytes = 0
+        self.drops += 1
+
+    def _fixed_inputs(self, executor: Executor, plan: Plan) -> list[torch.Tensor]:
+        shapes = executor.input_shapes(plan.concrete)
+        kinds = [TORCH[given.dtype] for given in executor.program.inputs]
+        return [
+            torch.zeros(shape, dtype=kind, device=self._device)
+            for shape, kind in zip(shapes, kinds, strict=True)
+        ]
+
+    def _record(self, executor: Executor, plan: Plan, inputs: Sequence[torch.Tensor]) -> RecordedPlan:
+        before = torch.cuda.memory_reserved(self._device)
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.no_grad(), torch.cuda.stream(self._stream):
+            twin = executor.twin(plan)  # launches belong to a stream
+            twin.start(inputs)  # libraries set themselves up in their first call on a stream
+            twin.show()
+            self._stream.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            # other threads may go on using the device meanwhile
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                twin.start(inputs)
+                outputs = twin.show()
+            finally:
+                graph.capture_end()
+        self.bytes += max(0, torch.cuda.memory_reserved(self._device) - before)
+        return RecordedPlan(graph, twin, inputs, outputs)
