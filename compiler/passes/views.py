@@ -39,7 +39,9 @@ class Views:
         for coordinate, stride in zip(reading.accesses[0].coordinates, layout.strides, strict=True):
             offset = offset + coordinate * stride
         linear = linear_in(self._system.simplify(offset), reading.out, self._system)
-        return None if linear is None else (base, Layout(*linear))
+        if linear is None or any(self._system.known(stride >= 0) is not True for stride in linear[0]):
+            return None  # PyTorch has no negative strides, so neither an output nor a library's operand may have them
+        return base, Layout(*linear)
 
 
 def linear_in(offset: Expr, indices: tuple[Expr, ...], system: System) -> tuple[tuple[Expr, ...], Expr] | None:

@@ -128,6 +128,7 @@ isinf = _unary("isinf", same_dtype, truth, _only_floats("isinf"))
 logical_not = _unary("logical_not", _as_bool, truth, partial(apply, "not"))
 bitwise_not = _unary("bitwise_not", same_dtype, scalar=_bitwise_not)
 reciprocal = _unary("reciprocal", scalar=lambda x: 1 / x)
+contiguous = _unary("contiguous", same_dtype, scalar=lambda x: x)  # the same values, in memory of their own
 relu = _unary("relu", same_dtype, scalar=lambda x: node.maximum(x, 0))  # NaN stays NaN
 sigmoid = _unary("sigmoid", scalar=_sigmoid)
 silu = _unary("silu", scalar=lambda x: x / (1 + apply("exp", -x)))
@@ -172,7 +173,7 @@ def _division(name: str, scalar: Callable[[Expr, Expr], Expr]) -> Op:
 def _floordiv(a: Expr, b: Expr) -> Expr:
     if not a.dtype.is_float:
         # the least integer over -1 overflows, which ends the process on x86
-        return a // b if b.is_const else node.where(node.equal(b, -1), -a, a // _not_minus_one(b))
+        return a // b if b.is_const or b.dtype.kind == "uint" else node.where(node.equal(b, -1), -a, a // _not_minus_one(b))
     # the quotient of a - fmod(a, b), stepped down where the signs differ; the division's rounding is undone
     quotient = (a - apply("fmod", a, b)) / b
     quotient = quotient - node.cast(_signs_differ(a, b), a.dtype)
@@ -183,19 +184,23 @@ def _floordiv(a: Expr, b: Expr) -> Expr:
 
 def _mod(a: Expr, b: Expr) -> Expr:
     if not a.dtype.is_float:
-        return a % (b if b.is_const else _not_minus_one(b))
+        return a % _not_minus_one(b)
     return apply("fmod", a, b) + node.where(_signs_differ(a, b), b, const(0, b.dtype))
 
 
 def _fmod(a: Expr, b: Expr) -> Expr:
     if a.dtype.is_float:
         return apply("fmod", a, b)
+    if a.dtype.kind == "uint":
+        return a % b
     remainder = apply("abs", a) % apply("abs", b)
     return node.where(a < 0, -remainder, remainder)
 
 
 def _not_minus_one(b: Expr) -> Expr:
     """1 for -1: the remainder is 0 by either."""
+    if b.is_const or b.dtype.kind == "uint":
+        return b
     return node.where(node.equal(b, -1), 1, b)
 
 

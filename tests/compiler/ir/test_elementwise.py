@@ -83,6 +83,7 @@ PAIRS = [
     (f(0), f(1)),
 ]
 INTEGERS = [(i(40), i(40, low=1, high=6)), (i(40), i(40, low=-6, high=0)), (i(2, 3), i(1, 3, low=1))]
+BYTES = (i(40, low=0, high=256, dtype="uint8"), i(40, low=250, high=256, dtype="uint8"))  # 255 is not -1
 BOOLS = [(b(9), b(9)), (b(3, 1), b(1, 4))]
 BINARY = [
     *(
@@ -104,8 +105,9 @@ BINARY = [
             "fmod",
         ]
     ),
-    op("floordiv", torch.floor_divide, *PAIRS, *INTEGERS),
-    op("mod", torch.remainder, *PAIRS, *INTEGERS),
+    op("floordiv", torch.floor_divide, *PAIRS, *INTEGERS, BYTES),
+    op("mod", torch.remainder, *PAIRS, *INTEGERS, BYTES),
+    op("fmod", torch.fmod, BYTES),
     op("mod", torch.remainder, (i(3, low=-7, high=-6), i(3, low=2, high=3))),
     op("pow", torch.pow, *PAIRS, (i(9), i(9, low=0, high=5))),
     *(op(name, getattr(torch, name), *BOOLS) for name in ("add", "mul", "maximum", "minimum", "eq", "lt")),

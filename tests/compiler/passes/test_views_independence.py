@@ -46,6 +46,13 @@ def test_what_is_not_linear_in_its_coordinates_is_no_view() -> None:
     assert view_of(p, p.exp(x)) is None
 
 
+def test_what_runs_backwards_is_no_view() -> None:
+    p = Program()
+    x = p.input("x", p.size("n"), p.size("m"))
+    assert view_of(p, p.flip(x, axes=(1,))) is None
+    assert view_of(p, p.flip(p.flip(x, axes=(1,)), axes=(1,))) is None
+
+
 def test_an_encoder_layer_keeps_rows_apart() -> None:
     assert proof(encoder_layer()) == BatchAxes("batch", {"x": 0, "mask": 0}, {"0": 0})
 
