@@ -123,7 +123,8 @@ class Batcher:
         decoded."""
         if model.waiting >= model.limits.queue_requests:
             raise QueueFull(
-                f"{model.waiting} requests wait for model '{model.name}', its limit is {model.limits.queue_requests}",
+                f"{model.waiting} requests wait for model '{model.name}', its limit is "
+                f"{model.limits.queue_requests}",
                 retry_after=max(1, round(model.waiting * model.run_seconds)),
             )
         if self.inflight_bytes + size > self.inflight_limit:

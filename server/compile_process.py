@@ -34,9 +34,12 @@ class CompileProcess:
 
     def __init__(self, channel: Channel, options: Mapping[str, Any]) -> None:
         self._channel = channel
-        self._backend = importlib.import_module(options["backend"])
+        backend = importlib.import_module(options["backend"])
+        self._compile_backend = backend.compile_model
+        # None is the compiler's default, this machine's CPU; a device's architecture is the compiler's to
+        # find out.
+        self._options = None if options["device"] == "cpu" else backend.options_for(options["device"])
         self._store = open_described(options["cache"])
-        self._device = options["device"]
         self._asked: queue.PriorityQueue[tuple[int, int, dict[str, Any]]] = queue.PriorityQueue()
 
     def listen(self) -> None:
@@ -66,7 +69,7 @@ class CompileProcess:
 
         try:
             source = ModelSource.from_json(message["source"])
-            compilation = self._backend.compile_model(source, self._store, progress=progress)
+            compilation = self._compile_backend(source, self._store, self._options, progress)
         except ToolchainError as error:
             return {"number": number, "error": str(error)[:MESSAGE_KEPT], "kind": "toolchain"}
         except CompilerError as error:

@@ -324,9 +324,9 @@ class Supervisor:
             counters = model.counters
             model.cells.depth.value = model.waiting
             metrics.guard_failures.cell(model.name).value = counters.get("guard_failures", 0)
-            metrics.quarantined.cell(model.name).value = counters.get("quarantines", 0)
-            metrics.plans.cell(model.name).value = counters.get("shape_cache_entries", 0)
-            metrics.plan_evictions.cell(model.name).value = counters.get("shape_cache_evictions", 0)
+            metrics.quarantined.cell(model.name).value = counters.get("quarantined", 0)
+            metrics.plans.cell(model.name).value = counters.get("entries", 0)
+            metrics.plan_evictions.cell(model.name).value = counters.get("evictions", 0)
             metrics.compiler_calls.cell(model.name).value = counters.get("compiler_calls", 0)
 
 

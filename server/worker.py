@@ -42,7 +42,9 @@ class Worker:
         self._jobs = jobs
         self._control = control
         self._sending = threading.Lock()
-        self._backend = importlib.import_module(options["backend"])
+        self._load_backend = importlib.import_module(
+            options["backend"]
+        ).load_model  # loads torch, before any model
         self._store = open_described(options["cache"])
         self._device = options["device"]
         self._models: dict[int, Any] = {}
@@ -197,7 +199,7 @@ class Worker:
         handle, start = message["handle"], time.perf_counter()
         try:
             source = ModelSource.from_json(message["source"])
-            model = self._backend.load_model(
+            model = self._load_backend(
                 source,
                 message["artifact"],
                 self._store,

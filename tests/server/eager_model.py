@@ -104,7 +104,7 @@ PROGRAMS = {
 
 @dataclass
 class Counters:
-    shape_cache_entries: int = 0
+    entries: int = 0
     compiler_calls: int = 0
     guard_failures: int = 0
 
@@ -148,7 +148,7 @@ class Model:
         (values,) = inputs.values()
         hit = values.shape in self.seen
         self.seen.add(values.shape)
-        self.counters.shape_cache_entries = len(self.seen)
+        self.counters.entries = len(self.seen)
         tier = "dynamic" if self.program.output_dims is not None else self._tier(values)
         output = self.program.run(values)
         return Outcome({self.source.outputs[0]: output}, tier, "hit" if hit else "miss")
