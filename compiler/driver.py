@@ -108,7 +108,7 @@ def compile_captured(
     with clock("solve"):
         solution = captured.graph.system.solve()
     with clock("passes"):
-        graph = run_passes(captured.graph)
+        graph = run_passes(captured.graph, options.target.kind)
         plan = schedule(graph)
         signature = describe_signature(source, captured, solution, graph)
     with clock("generate"):

@@ -5,38 +5,49 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dlcb.compiler.ir.graph import Graph, Node, Value
+from dlcb.compiler.ir.graph import Graph, Node, Value, live
 from dlcb.compiler.passes.algebra import evaluate_coordinates, fold_batch_norms, merge_linears
+from dlcb.compiler.passes.channels_last import channels_last
 from dlcb.compiler.passes.decompose import decompose
+from dlcb.compiler.passes.epilogues import fuse_epilogues, split_biases
 from dlcb.compiler.passes.fuse import fuse, fusable
 from dlcb.compiler.passes.layout import declared_layout
 from dlcb.compiler.passes.steps import Layout, Schedule, Step, ViewStep
 from dlcb.compiler.passes.views import Views
 
 # what PyTorch's libraries run as one call; every other composite is expanded
-LIBRARY = frozenset({"attention", "linear", "matmul", "convolution"})
+LIBRARY = frozenset({"attention", "linear", "matmul", "convolution", "convolution_nhwc"})
 
 
 @dataclass(frozen=True)
 class Pass:
-    """A named rewrite of the whole graph."""
+    """A named rewrite of the whole graph. `targets` are the kinds of target it pays on."""
 
     name: str
     run: Callable[[Graph], Graph]
+    targets: frozenset[str] = frozenset({"cpp", "cuda"})
 
+
+_CUDA = frozenset({"cuda"})
 
 PASSES: tuple[Pass, ...] = (
     Pass("fold_batch_norms", fold_batch_norms),
     Pass("merge_linears", merge_linears),
     Pass("decompose", lambda graph: decompose(graph, keep=LIBRARY)),
     Pass("evaluate_coordinates", evaluate_coordinates),
+    Pass("channels_last", channels_last, _CUDA),
+    Pass("fuse_epilogues", fuse_epilogues, _CUDA),
+    Pass("split_biases", split_biases, _CUDA),
 )
 
 
-def run_passes(graph: Graph, passes: Sequence[Pass] = PASSES, stop_after: str | None = None) -> Graph:
-    """`graph` after `passes`, or after the one named `stop_after`."""
+def run_passes(
+    graph: Graph, target: str = "cpp", passes: Sequence[Pass] = PASSES, stop_after: str | None = None
+) -> Graph:
+    """`graph` after those of `passes` that pay on the kind of target, up to the one named `stop_after`."""
     for step in passes:
-        graph = step.run(graph)
+        if target in step.targets:
+            graph = step.run(graph)
         if step.name == stop_after:
             break
     return graph
@@ -46,27 +57,52 @@ def schedule(graph: Graph) -> Schedule:
     """Fuse `graph` into steps; what depends on parameters alone becomes the prologue."""
     folded, rest = _split(graph)
     rest_reads = {value for node in rest for value in node.inputs}
-    kept = [r for node in folded for r in node.results if r in rest_reads or r in graph.outputs]
+    kept = [r for node in folded if node.inputs for r in node.results if r in rest_reads or r in graph.outputs]
     prologue = fuse(graph, folded, kept, prefix="once")
     steps = fuse(graph, rest, graph.outputs)
     return Schedule(graph, tuple(prologue), tuple(steps), _layouts(graph, (*prologue, *steps)))
 
 
 def _split(graph: Graph) -> tuple[list[Node], list[Node]]:
-    """(nodes worth evaluating once at load, the rest). Views of parameters cost nothing and stay where they are read."""
+    """(nodes worth evaluating once at load, the rest). Fills that both need stand in both.
+
+    Views and casts of parameters cost nothing where they are read, and stay there."""
     constant: set[Value] = set(graph.parameters)
-    folded: list[Node] = []
-    views = Views(graph.system)
+    candidates: list[Node] = []
     for node in graph.nodes:
-        depends = node.inputs and node.op.kind not in ("create", "opaque") and all(v in constant for v in node.inputs)
-        if not depends or not all(size.is_const for result in node.results for size in result.shape):
+        sizes_known = all(size.is_const for result in node.results for size in result.shape)
+        if node.op.kind != "opaque" and sizes_known and all(value in constant for value in node.inputs):
+            constant.update(node.results)
+            candidates.append(node)
+    once = _worthwhile(graph, candidates)
+    needed = set(live(candidates, [result for node in once for result in node.results]))
+    rest = live([node for node in graph.nodes if node not in once], graph.outputs)
+    return [node for node in candidates if node in needed], rest
+
+
+def _worthwhile(graph: Graph, candidates: list[Node]) -> set[Node]:
+    """Those of `candidates` that are not free where they are read: fills, views and casts of what is there anyway."""
+    views, once = Views(graph.system), set[Node]()
+    for node in candidates:
+        if not node.inputs or not any(_from_parameter(value) for value in node.inputs):
             continue
-        constant.update(node.results)
         base = views.of(node.result)
-        if base is None or base[0].producer is not None:
-            folded.append(node)
-    once = set(folded)
-    return folded, [node for node in graph.nodes if node not in once]
+        viewed = base is not None and (base[0].producer is None or base[0].producer in once)
+        if not viewed and not (node.op.name == "cast" and node.inputs[0].kind == "parameter"):
+            once.add(node)
+    return once
+
+
+def _from_parameter(value: Value) -> bool:
+    """Does `value` depend on a parameter, rather than on fills alone?"""
+    stack = [value]
+    while stack:
+        value = stack.pop()
+        if value.kind == "parameter":
+            return True
+        if value.producer is not None:
+            stack.extend(value.producer.inputs)
+    return False
 
 
 def _layouts(graph: Graph, steps: Sequence[Step]) -> dict[Value, tuple[Value, Layout]]:

@@ -141,6 +141,43 @@ convolution = Op(
 )  # fmt: skip
 
 
+# ---- convolution over channels-last images, with what libraries do in the same call:
+# y[n, h, w, o] = relu(sum of x[n, .., c] * w[o, .., c] + bias[o] + residual[n, h, w, o])
+
+_CHANNELS_LAST, _CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
+
+
+def _nhwc_shape(
+    infer: Inference, x: Type, w: Type, *rest: Type, residual: bool = False, relu: bool = False, **attributes: object
+) -> Shape:
+    first = [Type(tuple(t.shape[axis] for axis in _CHANNELS_FIRST), t.dtype) for t in (x, w)]
+    bias = rest[: len(rest) - residual]
+    n, o, h, width = _convolution_shape(infer, *first, *bias, **attributes)
+    if residual:
+        for axis, (a, b) in enumerate(zip(rest[-1].shape, (n, h, width, o), strict=True)):
+            infer.equal(a, b, f"axis {axis} of the residual")
+    return n, h, width, o
+
+
+def _nhwc_expanded(
+    build: GraphBuilder, x: Value, w: Value, *rest: Value, residual: bool = False, relu: bool = False, **attributes: object
+) -> Value:
+    def first(value: Value) -> Value:
+        return build.apply(move.permute, value, order=_CHANNELS_FIRST)
+
+    bias = rest[: len(rest) - residual]
+    y = build.apply(convolution, first(x), first(w), *bias, **attributes)
+    y = build.apply(move.permute, y, order=_CHANNELS_LAST)
+    y = build.apply(elementwise.add, y, rest[-1]) if residual else y
+    return build.apply(elementwise.relu, y) if relu else y
+
+
+convolution_nhwc = Op(
+    "convolution_nhwc", "composite", _nhwc_shape,
+    lambda x, w, *rest, **attributes: promoted(x, w), expand=_nhwc_expanded,
+)  # fmt: skip
+
+
 # ---- attention
 
 

@@ -1,0 +1,69 @@
+"""Images are kept channels-last between convolutions, which is what tensor cores read. A layout is a property of operator,
+rank and weights, not of sizes, so it is decided here, for any batch, height and width.
+
+Each convolution becomes convolution_nhwc between two permutations; a permutation back to channels-first then sinks through
+whatever works element by element, until it meets the permutation of the next convolution and both vanish. Kernels that
+stand between (pooling, concatenation) read and write channels-last memory because that is what their readers ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dlcb.compiler.expr.node import ONE
+from dlcb.compiler.ir import ops
+from dlcb.compiler.ir.graph import Graph, GraphBuilder, Node, Value, rewrite
+
+_TO_LAST, _TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
+_IMAGE_RANK = 4
+
+
+def channels_last(graph: Graph) -> Graph:
+    """`graph` with its two-dimensional convolutions over channels-last images."""
+    if not any(_is_image_convolution(node) for node in graph.nodes):
+        return graph
+    return rewrite(graph, _replace)
+
+
+def _is_image_convolution(node: Node) -> bool:
+    return node.op is ops.convolution and node.result.rank == _IMAGE_RANK
+
+
+def _replace(build: GraphBuilder, node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
+    if _is_image_convolution(node):
+        weight = build.apply(ops.contiguous, build.apply(ops.permute, inputs[1], order=_TO_LAST))
+        return (_first(build, build.apply(ops.convolution_nhwc, _last(build, inputs[0]), weight, *inputs[2:], **node.attributes)),)
+    if node.op is ops.permute and _is_first(inputs[0]) and node.attributes["order"] == _TO_LAST:
+        return (inputs[0].producer.inputs[0],)
+    images = [value for value in inputs if value.rank == _IMAGE_RANK]
+    if len(node.results) != 1 or node.result.rank != _IMAGE_RANK or not any(map(_is_first, images)):
+        return None
+    if node.op.kind == "pointwise":
+        return (_first(build, build.apply(node.op, *(_aligned(build, v) for v in inputs), **node.attributes)),)
+    if node.op.at is not None and node.op.kind in ("move", "reduce"):
+        return (_first(build, _last(build, build.apply(node.op, *inputs, **node.attributes))),)
+    return None
+
+
+def _is_first(value: Value) -> bool:
+    """Is `value` a channels-last image seen channels-first?"""
+    node = value.producer
+    return node is not None and node.op is ops.permute and node.attributes["order"] == _TO_FIRST
+
+
+def _first(build: GraphBuilder, value: Value) -> Value:
+    return build.apply(ops.permute, value, order=_TO_FIRST)
+
+
+def _last(build: GraphBuilder, value: Value) -> Value:
+    if _is_first(value):
+        return value.producer.inputs[0]
+    return build.apply(ops.permute, value, order=_TO_LAST)
+
+
+def _aligned(build: GraphBuilder, value: Value) -> Value:
+    """An operand that broadcasts against channels-first images, made to broadcast against channels-last ones."""
+    if value.rank == 0:
+        return value
+    if value.rank < _IMAGE_RANK:
+        value = build.apply(ops.reshape, value, shape=(*(ONE,) * (_IMAGE_RANK - value.rank), *value.shape))
+    return _last(build, value)
