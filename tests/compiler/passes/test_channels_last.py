@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from pass_programs import Program
 
-from dlcb.compiler.dtype import FLOAT32
 from dlcb.compiler.ir.graph import Graph, Value
 from dlcb.compiler.ir.reference import evaluate
 from dlcb.compiler.passes import text
@@ -83,8 +82,8 @@ def test_a_residual_network_is_library_calls_and_two_kernels(golden) -> None:
 
 def test_no_image_is_transposed_between_convolutions() -> None:
     plan = schedule(run_passes(branching_network(), "cuda"))
-    kernels = [step.group for step in plan.steps if isinstance(step, KernelStep)]
-    assert len(kernels) == 1 and kernels[0].anchor.dtype is FLOAT32
+    kernels = [{node.op.kind for node in step.group.nodes} for step in plan.steps if isinstance(step, KernelStep)]
+    assert kernels and {"move"} not in kernels
 
 
 def test_batch_rows_stay_independent() -> None:
