@@ -11,8 +11,8 @@ from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import ONE, index
 from dlcb.compiler.kgen.coords import Element
 from dlcb.compiler.kgen.cstyle import ATOM, Spelled, inside, tables
-from dlcb.compiler.kgen.lower import Lowering, Scope, identifier, identity, joined
-from dlcb.compiler.kgen.schedule import extent, is_serial
+from dlcb.compiler.kgen.lower import Lowering, Scope, identifier, identity
+from dlcb.compiler.kgen.schedule import extent, is_serial, kept_loops, worth_keeping
 
 _BLOCK_START = index("begin", ONE)  # stands for the block of lanes, in which accumulators live
 _BLOCK = {"flat": 4096, "column": 256}  # lanes that one thread takes at a time
@@ -36,7 +36,7 @@ class Cpp(Lowering):
     # ---- loops -------------------------------------------------------------------------------------------------------------
 
     def _rows(self) -> None:
-        self.row = row = Scope(self.root, frozenset(self.nest.rows))
+        self.row = row = Scope(self.root, frozenset(self.nest.rows)) if self.nest.rows else self.root
         once = [e for e in self.nest.elements if not set(e.indices) & set(self.nest.inner)]
         each = [e for e in self.nest.elements if e not in once]
         if each:
@@ -71,7 +71,8 @@ class Cpp(Lowering):
     def _outermost(self, loops: Sequence[str], scope: Scope) -> None:
         """Write the loops that threads share."""
         if not loops:
-            self.root.lines.extend(scope.lines)
+            if scope is not self.root:
+                self.root.lines.extend(scope.lines)
             return
         work = self.nest.work()
         self.root.lines.append(f"if ({self._size(work)} < {_WORTH_A_THREAD}) threads = 1;")
@@ -132,7 +133,7 @@ class Cpp(Lowering):
     def _store(self, elements: Sequence[Element], scope: Scope) -> None:
         spelled = self.compute([root for e in elements for root in (e.scalar, e.offset)], scope)
         for element, value, offset in zip(elements, spelled[::2], spelled[1::2], strict=True):
-            scope.lines.append(f"{identifier(element.value.name)}[{offset[0]}] = {value[0]};")
+            scope.lines.append(f"{self.results[element.value]}[{offset[0]}] = {value[0]};")
 
     # ---- reductions --------------------------------------------------------------------------------------------------------
 
@@ -161,12 +162,12 @@ class Cpp(Lowering):
                 home.names[fold] = f"(float){accumulator}", 14
             else:
                 home.lines.append(f"{kind} {accumulator} = {start};")
-            scopes[-1].lines.append(joined(fold, running, body, self.table, self.target))
+            scopes[-1].lines.append(self.joined(fold, running, body))
             clauses += f" reduction({_CLAUSES[fold.value]}:{running})"
         vector = [] if is_serial(folds[0]) and len(loops) > 1 else self._simd(scopes[-1], clauses)
         after = [f"{a} += part_of_{a};" for fold, a in zip(folds, accumulators, strict=True) if _summed(fold)]
         self._close(loops, scopes, home, vector, part, after)
-        if loops == self.nest.inner:
+        if loops == kept_loops(self.nest):
             self.loop_written()
 
     def _fold_lanes(self, folds: Sequence[Expr], accumulators: Sequence[str], home: Scope) -> None:
@@ -188,7 +189,7 @@ class Cpp(Lowering):
                 home.names[fold] = f"(float){accumulator}{here}", 14
                 kind, start = "double", "0.0"
             home.lines += _filled(kind, accumulator, length, start)
-            lanes.lines.append(joined(fold, running + here, body, self.table, self.target))
+            lanes.lines.append(self.joined(fold, running + here, body))
         scopes[-1].add([*self._simd(lanes), self._lane_loop()], lanes)
         self._close(loops, scopes, home, [], part, after)
 
@@ -206,11 +207,15 @@ class Cpp(Lowering):
         # an accumulator for each lane lives outside the loop over lanes
         return scope.home((node.free - {self.nest.lane}) | {_BLOCK_START} if self._per_lane(node) else node.free)
 
+    def kept(self) -> frozenset[Expr]:
+        return worth_keeping(self.nest) if len(kept_loops(self.nest)) == 1 else frozenset()
+
     def keep(self, node: Expr) -> Spelled:
-        loop = self.nest.inner[0]
+        (loop,) = kept_loops(self.nest)
         number = len(self._rows_kept) + len(self._fresh_rows)
         name, element = f"row{number}", self.type_name(node.dtype)
-        self.row.lines.append(f"{element}* const {name} = scratch<{element}, {number}>({self._extent(loop)});")
+        row = self.row if self.nest.rows else self.root
+        row.lines.append(f"{element}* const {name} = scratch<{element}, {number}>({self._extent(loop)});")
         return f"{name}[{identifier(loop.value)}]", ATOM
 
     # ---- spelling ----------------------------------------------------------------------------------------------------------
@@ -249,14 +254,10 @@ def convert(text: Spelled, old: DType, new: DType, type_name) -> Spelled:  # noq
 def function(name: str, lowering: Cpp, lines: Sequence[str], outputs: Sequence[Element]) -> str:
     """The whole function, with its buffers and parameters taken apart at the top."""
     head = [f'extern "C" void {name}(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {{']
-    place = 0
-    for value in lowering.tensors.values():
-        head.append(f"    const {value.dtype.cpp}* __restrict__ {identifier(value.name)} = static_cast<const {value.dtype.cpp}*>(buffers[{place}]);")
-        place += 1
-    for element in outputs:
-        value = element.value
-        head.append(f"    {value.dtype.cpp}* __restrict__ {identifier(value.name)} = static_cast<{value.dtype.cpp}*>(buffers[{place}]);")
-        place += 1
+    arguments = [(f"const {v.dtype.cpp}", lowering.buffers[v.name]) for v in lowering.tensors.values()]
+    arguments += [(e.value.dtype.cpp, lowering.results[e.value]) for e in outputs]
+    for place, (kind, buffer) in enumerate(arguments):
+        head.append(f"    {kind}* __restrict__ {buffer} = static_cast<{kind}*>(buffers[{place}]);")
     place = 0
     for parameter in lowering.parameters:
         head.append(f"    const int64_t {parameter.name} = parameters[{place}];")
@@ -264,7 +265,6 @@ def function(name: str, lowering: Cpp, lines: Sequence[str], outputs: Sequence[E
         if parameter.kind == "magic64":
             head.append(f"    const int64_t {parameter.name}_shift = parameters[{place}];")
             place += 1
-    unused = [name for name in ("buffers", "parameters", "status", "threads")]
-    head.append("    (void)" + ", (void)".join(unused) + ";")
+    head.append("    (void)buffers, (void)parameters, (void)status, (void)threads;")
     return "\n".join([*head, *("    " + line for line in lines), "}"]) + "\n"
 

@@ -11,14 +11,13 @@ from typing import ClassVar
 from dlcb.compiler.dtype import BOOL, INDEX, DType
 from dlcb.compiler.expr.dag import Expr, toposort
 from dlcb.compiler.expr.node import ONE, TRUE, ZERO, apply, as_expr, ceildiv, equal, index, product, substitute
-from dlcb.compiler.expr.ops import FOLDS
 from dlcb.compiler.ir.graph import Value
 from dlcb.compiler.kgen.affine import linear
 from dlcb.compiler.kgen.coords import Element
 from dlcb.compiler.kgen.cpp import convert
 from dlcb.compiler.kgen.cstyle import ATOM, Call, Spelled, tables
-from dlcb.compiler.kgen.lower import Lowering, Scope, identifier, identity, joined
-from dlcb.compiler.kgen.schedule import Nest
+from dlcb.compiler.kgen.lower import Lowering, Scope, identifier, identity
+from dlcb.compiler.kgen.schedule import Nest, kept_loops, worth_keeping
 from dlcb.compiler.kgen.verify import at_least
 from dlcb.compiler.shapes.system import System
 
@@ -26,22 +25,27 @@ THREADS = 256  # in a block
 _WARP = 32
 _MOST_BLOCKS = 1 << 16  # further elements are reached by striding
 _ACCESS = 16  # bytes that a thread moves at once
+_REGISTERS = 64  # of a thread, for what is kept of a row
 _LARGEST_INT = 2**31 - 1
 _JOINS = {"sum": "Add", "prod": "Multiply", "max": "Greatest", "min": "Least", "any": "Or", "all": "And"}
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What one kernel takes for granted: elements a thread moves at once, bits of an index, threads that share a row."""
+    """What one kernel takes for granted: elements a thread moves at once, bits of an index, threads that share a row, and
+    how many turns they take in it."""
 
     width: int = 1
     index_bits: int = 32
     team: int = THREADS
+    turns: int = 0  # turns that each thread takes in a row, whose values stay in registers; 0: as many as the row needs
 
     @property
     def suffix(self) -> str:
-        parts = [f"_w{self.width}" if self.width > 1 else "", "_warp" if self.team == _WARP else "", "_64" if self.index_bits == 64 else ""]
-        return "".join(parts)
+        width = f"_w{self.width}" if self.width > 1 else ""
+        team = "_warp" if self.team == _WARP else ""
+        turns = f"_t{self.turns}" if self.turns else ""
+        return width + team + turns + ("_64" if self.index_bits == 64 else "")
 
 
 @dataclass(eq=False)
@@ -57,9 +61,8 @@ class Cuda(Lowering):
     table: ClassVar = tables(rsqrt=Call("reciprocal_sqrt"))
 
     def __init__(self, nest: Nest, tensors: dict[str, Value], system: System, variant: Variant) -> None:
-        super().__init__(nest, tensors, system)
         self.variant = variant
-        self._keep = frozenset()
+        super().__init__(nest, tensors, system)
         self._shared: dict[str, str] = {}
 
     def run(self) -> list[str]:
@@ -79,7 +82,7 @@ class Cuda(Lowering):
 
     def _rows(self) -> None:
         """Rows over blocks or warps; within a row, elements over the threads of the team."""
-        row = Scope(self.root, frozenset(self.nest.rows))
+        self.row = row = Scope(self.root, frozenset(self.nest.rows))
         each = [e for e in self.nest.elements if set(e.indices) & set(self.nest.inner)]
         once = [e for e in self.nest.elements if e not in each]
         if each:
@@ -125,8 +128,23 @@ class Cuda(Lowering):
                 value = f"({value}) * {width}" if " " in value else f"{value} * {width}"
             head.append(f"const {kind} {name} = {value};")
         scope.lines[:0] = head
+        if self.variant.turns and tuple(loops) == kept_loops(self.nest):
+            self._take_turns(product(extents), counter, first, scope, home)
+            return
         count = self._size(product(extents))
         home.add([f"for ({kind} {counter} = {first}; {counter} < {count}; {counter} += {step})"], scope)
+
+    def _take_turns(self, count: Expr, counter: str, first: str, scope: Scope, home: Scope) -> None:
+        """The loop over a row as a fixed number of turns, whose values stay in registers."""
+        reach = self.variant.turns * self.variant.team
+        turn = Scope(home, frozenset())
+        turn.lines.append(f"const {self._index_type} {counter} = {first} + turn * {self.variant.team};")
+        if count.is_const and count.value == reach:
+            turn.lines.extend(scope.lines)
+        else:
+            turn.add([f"if ({counter} < {self._size(count)})"], scope)
+        home.add(["#pragma unroll", f"for (int turn = 0; turn < {self.variant.turns}; ++turn)"], turn)
+        self.loop_written()
 
     def _quotient(self, numerator: str, extent: Expr) -> str:
         if extent.is_const:
@@ -169,10 +187,10 @@ class Cuda(Lowering):
         spelled = iter(self.compute(roots, scope))
         after: list[str] = []
         for element in elements:
-            name, value = identifier(element.value.name), next(spelled)[0]
+            name, value = self.results[element.value], next(spelled)[0]
             if element in packed:
                 assert isinstance(scope, _Lanes)
-                pack = self.fresh("out")
+                pack = self.fresh("pack")
                 kind = self._pack_type(element.value.dtype)
                 outer.lines.append(f"{kind} {pack};")
                 scope.lines.append(f"{pack}.at[lane] = {value};")
@@ -206,7 +224,7 @@ class Cuda(Lowering):
         if not self._packed_load(node, home):
             return super()._spell(node, args, home)
         assert isinstance(home, _Lanes) and home.parent is not None
-        kind, name, pack = self._pack_type(node.dtype), identifier(node.value), self.fresh("in")
+        kind, name, pack = self._pack_type(node.dtype), self.buffers[node.value], self.fresh("pack")
         offset, guard = self.compute([substitute(node.args[0], {home.lane: home.first}), node.args[1]], home.parent)
         access = f"*reinterpret_cast<const {kind}*>({name} + {_sum(offset)})"
         if node.args[1] is not TRUE:
@@ -259,12 +277,17 @@ class Cuda(Lowering):
     def _join(self, folds: Sequence[Expr], accumulators: Sequence[str], scope: Scope) -> None:
         bodies = self.compute([fold.args[0] for fold in folds], scope)
         for fold, accumulator, body in zip(folds, accumulators, bodies, strict=True):
-            if FOLDS[fold.value].join in ("min", "max"):
-                body = f"{self.local_type(fold)}({body[0]})", ATOM
-            scope.lines.append(joined(fold, accumulator, body, self.table, self.target))
+            scope.lines.append(self.joined(fold, accumulator, body))
+
+    def kept(self) -> frozenset[Expr]:
+        return worth_keeping(self.nest, memory_is_dear=True) if self.variant.turns else frozenset()
 
     def keep(self, node: Expr) -> Spelled:
-        raise AssertionError("nothing is kept in rows on CUDA")
+        name = f"row{len(self._rows_kept) + len(self._fresh_rows)}"
+        lanes = f"[{self.variant.width}]" if self.variant.width > 1 else ""
+        home = self.row if self.nest.rows else self.root
+        home.lines.append(f"{self.local_type(node)} {name}[{self.variant.turns}]{lanes};")
+        return f"{name}[turn]" + ("[lane]" if lanes else ""), ATOM
 
     # ---- spelling ----------------------------------------------------------------------------------------------------------
 
@@ -417,22 +440,32 @@ def _magnitude(root: Expr) -> Expr:
 def variants(nest: Nest, system: System) -> list[tuple[Variant, tuple[Expr, ...]]]:
     """The variants worth making with their guards, best first; the last one has none."""
     narrow = narrow_guards(nest, system)
-    teams: list[tuple[int, tuple[Expr, ...]]] = [(THREADS, ())]
-    if nest.kind == "row":
-        length = _row_length(nest)
-        short = system.simplify(length <= 1024)
-        if not short.is_const:
-            teams.insert(0, (_WARP, (short,)))
-        elif short.value:
-            teams = [(_WARP, ())]
     width = widest(nest)
     wide = wide_guards(nest, width, system) if width > 1 else None
     made: list[tuple[Variant, tuple[Expr, ...]]] = []
     if wide is not None:
-        made += [(Variant(width, 32, team), (*limits, *wide, *narrow)) for team, limits in teams]
+        made += [(v, (*limits, *wide, *narrow)) for v, limits in _teams(nest, width, system)]
     if wide != ():
-        made += [(Variant(1, 32, team), (*limits, *narrow)) for team, limits in teams]
-    return [*made, (Variant(1, 64, teams[-1][0]), ())]
+        made += [(v, (*limits, *narrow)) for v, limits in _teams(nest, 1, system)]
+    return [*made, (Variant(1, 64), ())]
+
+
+def _teams(nest: Nest, width: int, system: System) -> list[tuple[Variant, tuple[Expr, ...]]]:
+    """Who shares a row, by its length: a warp takes a short one; one that fits is kept in registers between its walks."""
+    if nest.kind != "row":
+        return [(Variant(width), ())]
+    length, kept = _row_length(nest), len(worth_keeping(nest, memory_is_dear=True))
+    most = min(8, _REGISTERS // (width * kept)) if kept else 8
+    made: list[tuple[Variant, tuple[Expr, ...]]] = []
+    for team in (_WARP, THREADS):
+        reach = team * width * most
+        short = system.simplify(length <= reach)
+        if not short.is_const:
+            made.append((Variant(width, 32, team, most if kept else 0), (short,)))
+        elif short.value:
+            turns = -(-length.value // (team * width)) if length.is_const else most
+            return [*made, (Variant(width, 32, team, turns if kept else 0), ())]
+    return [*made, (Variant(width), ())] if kept else [*made[:1], (Variant(width), ())]
 
 
 def _row_length(nest: Nest) -> Expr:
@@ -461,8 +494,8 @@ def grid(nest: Nest, variant: Variant, system: System) -> Expr:
 
 def function(name: str, lowering: Cuda, lines: Sequence[str], outputs: Sequence[Element]) -> str:
     """The whole kernel."""
-    arguments = [f"const {v.dtype.cuda}* __restrict__ {identifier(v.name)}" for v in lowering.tensors.values()]
-    arguments += [f"{e.value.dtype.cuda}* __restrict__ {identifier(e.value.name)}" for e in outputs]
+    arguments = [f"const {v.dtype.cuda}* __restrict__ {lowering.buffers[v.name]}" for v in lowering.tensors.values()]
+    arguments += [f"{e.value.dtype.cuda}* __restrict__ {lowering.results[e.value]}" for e in outputs]
     for parameter in lowering.parameters:
         match parameter.kind:
             case "magic":

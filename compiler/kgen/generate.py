@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 
 from dlcb.compiler.expr.dag import Expr
@@ -31,9 +32,10 @@ def generate(
 def _cpp(group: Group, scalars: Scalars, nest: Nest, system: System) -> Kernel:
     lowering = cpp.Cpp(nest, scalars.tensors, system)
     lines = lowering.run()
+    name = content_name(group, cpp.function("", lowering, lines, nest.elements))
     return Kernel(
-        name=group.name,
-        body=cpp.function(group.name, lowering, lines, nest.elements),
+        name=name,
+        body=cpp.function(name, lowering, lines, nest.elements),
         buffers=buffers(scalars),
         parameters=tuple(lowering.parameters),
         guards=(),
@@ -51,7 +53,7 @@ def _cuda(
 ) -> Kernel:
     lowering = cuda.Cuda(nest, scalars.tensors, system, variant)
     lines = lowering.run()
-    name = group.name + variant.suffix
+    name = content_name(group, cuda.function("", lowering, lines, nest.elements), variant.suffix)
     widest = max(b.dtype.itemsize for b in buffers(scalars))
     return Kernel(
         name=name,
@@ -68,6 +70,13 @@ def _cuda(
     )
 
 
+def content_name(group: Group, text: str, suffix: str = "") -> str:
+    """A name that equal kernels share, so that a unit holds each once: the anchor's operator and a digest of the text."""
+    assert group.anchor.producer is not None
+    digest = hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+    return f"{group.anchor.producer.op.name}_{digest}{suffix}"
+
+
 def buffers(scalars: Scalars) -> tuple[BufferArgument, ...]:
     inputs = (BufferArgument(value.name, value.dtype, "in") for value in scalars.tensors.values())
     outputs = (BufferArgument(e.value.name, e.value.dtype, "out") for e in scalars.elements)
@@ -75,7 +84,7 @@ def buffers(scalars: Scalars) -> tuple[BufferArgument, ...]:
 
 
 def translation_unit(kernel_sets: Iterable[KernelSet], target: Target) -> str:
-    """The source of all kernels, under the target's prelude."""
+    """The source of all kernels, each distinct one once, under the target's prelude."""
     top = prelude.CPP if target.kind == "cpp" else prelude.CUDA
-    bodies = [kernel.body for kernels in kernel_sets for kernel in kernels.variants]
+    bodies = dict.fromkeys(kernel.body for kernels in kernel_sets for kernel in kernels.variants)
     return "\n".join([top, *bodies])

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from dlcb.compiler.dtype import BOOL, INDEX, DType
+from dlcb.compiler.dtype import BOOL, FLOAT32, INDEX, DType
 from dlcb.compiler.expr.dag import Expr, rebuild, toposort
 from dlcb.compiler.expr.node import ONE, TRUE, ZERO, apply, as_expr, intern, load, remake
 from dlcb.compiler.expr.ops import FOLDS
@@ -20,7 +20,7 @@ from dlcb.compiler.ir.graph import Value
 from dlcb.compiler.kgen.affine import linear, over_sizes
 from dlcb.compiler.kgen.cstyle import ATOM, Call, Spelled, Spelling, constant, inside, spell
 from dlcb.compiler.kgen.kernel import IndexCheck, Parameter
-from dlcb.compiler.kgen.schedule import Nest, worth_keeping
+from dlcb.compiler.kgen.schedule import Nest
 from dlcb.compiler.kgen.verify import highest, lowest
 from dlcb.compiler.shapes.system import System
 
@@ -64,6 +64,8 @@ class Lowering(ABC):
     def __init__(self, nest: Nest, tensors: Mapping[str, Value], system: System) -> None:
         self.nest = arranged(nest, system)
         self.tensors = tensors
+        self.buffers = {value.name: f"in{k}" for k, value in enumerate(tensors.values())}
+        self.results = {element.value: f"out{k}" for k, element in enumerate(nest.elements)}
         self.system = system
         self.parameters: list[Parameter] = []
         self.checks: list[IndexCheck] = []
@@ -71,7 +73,7 @@ class Lowering(ABC):
         self._named: dict[tuple[Expr, str], Parameter] = {}
         self._counts: dict[str, int] = {}
         self._running: list[Expr] = []
-        self._keep = worth_keeping(self.nest)
+        self._keep = self.kept()
         self._fresh_rows: dict[Expr, Spelled] = {}  # kept in the loop being written
         self._rows_kept: dict[Expr, Spelled] = {}  # to be read back in later loops
         nodes = list(toposort(root for e in self.nest.elements for root in (e.scalar, e.offset)))
@@ -100,6 +102,10 @@ class Lowering(ABC):
     @abstractmethod
     def convert(self, text: Spelled, old: DType, new: DType) -> Spelled:
         """A cast."""
+
+    @abstractmethod
+    def kept(self) -> frozenset[Expr]:
+        """What is kept from one loop over a row to the next."""
 
     @abstractmethod
     def keep(self, node: Expr) -> Spelled:
@@ -185,7 +191,8 @@ class Lowering(ABC):
 
     def _known(self, node: Expr, scope: Scope) -> Spelled | None:
         if node.op == "const":
-            return constant(node.value, node.dtype)
+            half = node.dtype.is_float and node.dtype.bits == 16  # has no literals: one of float32 is converted
+            return self.convert(constant(node.value, FLOAT32), FLOAT32, node.dtype) if half else constant(node.value, node.dtype)
         if node.op == "index":
             return identifier(node.value), ATOM
         if self._hosted.get(node):
@@ -200,27 +207,41 @@ class Lowering(ABC):
     def _spell(self, node: Expr, args: list[Spelled], home: Scope) -> Spelled:
         match node.op:
             case "load":
-                element = f"{identifier(node.value)}[{args[0][0]}]"
+                element = f"{self.buffers[node.value]}[{args[0][0]}]"
                 if node.args[1] is TRUE:
                     return element, ATOM
-                return f"{inside(args[1], 4)} ? {element} : {self.type_name(node.dtype)}{{}}", 3
+                return f"{inside(args[1], 4)} ? {element} : {self.zero(node.dtype)}", 3
             case "check":
                 return args[0]
             case "cast":
                 return self.convert(args[0], node.args[0].dtype, node.dtype)
             case "floordiv" if not node.dtype.is_float:
                 return self._floordiv(node, args)
+        return self._spell_plainly(node, args)
+
+    def _spell_plainly(self, node: Expr, args: list[Spelled]) -> Spelled:
+        """By the target's table, with operands of functions converted to one type."""
         if isinstance(self.table[node.dtype.kind].get(node.op), Call) and node.op not in _COMPARISONS:
-            wanted = node.args[0].dtype if node.dtype is BOOL else node.dtype
-            args = [self.operand(text, arg, node, wanted) for text, arg in zip(args, node.args, strict=True)]
-        spelled = spell(self.table, self.target, node, args)
+            spelled = self._call(node, args)
+        else:
+            spelled = spell(self.table, self.target, node, args)
         if node.dtype.kind in ("int", "uint") and node.dtype.bits < 32:
             return self.convert(spelled, INDEX, node.dtype)  # C computes in int: wrap as the type does
         return spelled
 
+    def _call(self, node: Expr, args: Sequence[Spelled]) -> Spelled:
+        """A function of operands that all have its type."""
+        wanted = node.args[0].dtype if node.dtype is BOOL else node.dtype
+        exact = [self.operand(text, arg, node, wanted) for text, arg in zip(args, node.args, strict=True)]
+        return spell(self.table, self.target, node, exact)
+
+    def zero(self, dtype: DType) -> str:
+        """What a guarded load gives where nothing is read."""
+        return constant(0, dtype)[0] if dtype.bits > 16 or not dtype.is_float else f"{self.type_name(dtype)}{{}}"
+
     def operand(self, text: Spelled, arg: Expr, node: Expr, wanted: DType) -> Spelled:
-        """An operand of a function, of exactly the type wanted: a plain literal is an int in C."""
-        if arg.is_const and arg.dtype is wanted and not wanted.is_float and wanted is not BOOL:
+        """An operand of a function, of exactly the type wanted: a plain literal, or a choice of two, is an int in C."""
+        if (arg.is_const or arg.op == "where") and arg.dtype is wanted and not wanted.is_float and wanted is not BOOL:
             return f"{self.type_name(wanted)}({text[0]})", ATOM
         return self.convert(text, arg.dtype, wanted)
 
@@ -232,9 +253,9 @@ class Lowering(ABC):
         if divisor.is_const and divisor.value > 0:
             if positive:
                 return f"{inside(args[0], 13)} / {args[1][0]}", 13
-            return spell(self.table, self.target, node, args)
+            return self._call(node, args)
         if not self._hosted.get(divisor):
-            return spell(self.table, self.target, node, args)
+            return self._call(node, args)
         if positive:
             return self.divide(args[0], divisor, node)
         greatest = highest(self.system, numerator)
@@ -253,6 +274,13 @@ class Lowering(ABC):
         condition = bad if node.args[4] is TRUE else f"{inside(guard, 5)} && {bad}"
         home.lines.append(f"if ({condition}) report(status, {number}, {position[0]}, {x[0]});")
         home.reports = True
+
+    def joined(self, fold: Expr, accumulator: str, body: Spelled) -> str:
+        """The line that joins one more element into an accumulator."""
+        operation = intern(FOLDS[fold.value].join, (fold, fold), None, fold.dtype)
+        if isinstance(self.table[fold.dtype.kind].get(operation.op), Call):
+            body = self.operand(body, fold.args[0], fold, fold.dtype)
+        return f"{accumulator} = {spell(self.table, self.target, operation, [(accumulator, ATOM), body])[0]};"
 
     def _fused(self, fold: Expr, home: Scope, scope: Scope) -> list[Expr]:
         """Other reductions over the same loops, at the same place, that need nothing still to be computed there."""
@@ -285,8 +313,7 @@ class Lowering(ABC):
             return constant(value.value, value.dtype)[0]
         found = self._named.get((value, kind))
         if found is None:
-            stem = f"size_{identifier(value.value)}" if value.op == "size" else self.fresh("size")
-            found = Parameter(stem if not kind.startswith("magic") else f"by_{stem}", value, kind)
+            found = Parameter(self.fresh("by" if kind.startswith("magic") else "size"), value, kind)
             self._named[value, kind] = found
             self.parameters.append(found)
         return found.name
@@ -295,12 +322,6 @@ class Lowering(ABC):
 def identifier(name: str) -> str:
     """`name` as a C identifier."""
     return re.sub(r"\W", "_", name)
-
-
-def joined(fold: Expr, accumulator: str, body: Spelled, table: Mapping[str, Mapping[str, Spelling]], target: str) -> str:
-    """The line that joins one more element into an accumulator."""
-    operation = intern(FOLDS[fold.value].join, (fold, fold), None, fold.dtype)
-    return f"{accumulator} = {spell(table, target, operation, [(accumulator, ATOM), body])[0]};"
 
 
 def identity(fold: Expr) -> Spelled:

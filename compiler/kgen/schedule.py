@@ -102,14 +102,19 @@ def _along(fold: Expr, rows: tuple[Expr, ...]) -> bool:
     return along > across or beside is None
 
 
-def worth_keeping(nest: Nest) -> frozenset[Expr]:
+def kept_loops(nest: Nest) -> tuple[Expr, ...]:
+    """The loops of a row that several of its reductions and stores walk: values may be kept from one walk to the next."""
+    if nest.kind != "row":
+        return ()
+    return nest.inner or next((fold.args[1:] for fold in nest.reductions() if not set(fold.args[1:]) & fold.free), ())
+
+
+def worth_keeping(nest: Nest, memory_is_dear: bool = False) -> frozenset[Expr]:
     """What a row kernel computes in several loops over its row, and should rather compute once and keep: expressions with an
-    expensive operator or a table look-up that is not itself in something kept."""
-    if nest.kind != "row" or len(nest.inner) != 1:
-        return frozenset()
-    loop = nest.inner[0]
-    bodies = [fold.args[0] for fold in nest.reductions() if fold.args[1:] == nest.inner and loop not in fold.free]
-    bodies += [e.scalar for e in nest.elements if loop in e.indices]
+    expensive operator or a table look-up, with `memory_is_dear` any load, that is not itself in something kept."""
+    loops = kept_loops(nest)
+    bodies = [fold.args[0] for fold in nest.reductions() if fold.args[1:] == loops and not set(loops) & fold.free]
+    bodies += [e.scalar for e in nest.elements if nest.inner and nest.inner[-1] in e.indices]
     reached = [{*_beneath(body)} for body in bodies]
     shared = {node for k, nodes in enumerate(reached) for node in nodes if any(node in other for other in reached[:k])}
     roots = set(bodies)
@@ -117,8 +122,9 @@ def worth_keeping(nest: Nest) -> frozenset[Expr]:
     kept: set[Expr] = set()
     costly: set[Expr] = set()
     for node in toposort(shared, lambda n: n in shared):
-        dear = node.op in _EXPENSIVE or (node.op == "load" and any(t.op not in ("index", "const") for t in linear(node.args[0])))
-        if loop in node.free and (dear or any(arg in costly for arg in node.args)):
+        look_up = node.op == "load" and (memory_is_dear or any(t.op not in ("index", "const") for t in linear(node.args[0])))
+        dear = node.op in _EXPENSIVE or look_up or any(arg in costly for arg in node.args)
+        if dear and set(loops) & node.free and node.op != "check":
             if node in roots or node in used_outside:
                 kept.add(node)
             else:

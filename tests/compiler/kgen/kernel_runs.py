@@ -70,23 +70,14 @@ class Case:
 
 @dataclass(eq=False)
 class Unit:
-    """The compiled kernels of several cases; kernels are renamed so that they do not collide."""
+    """The compiled kernels of several cases."""
 
     cases: Mapping[str, Case]
     target: Target
 
     @cached_property
     def text(self) -> str:
-        texts = []
-        for label, case in self.cases.items():
-            body = translation_unit(case.kernels, self.target)
-            prelude = translation_unit([], self.target)
-            body = body.removeprefix(prelude)
-            for kernels in case.kernels:
-                for kernel in kernels.variants:
-                    body = body.replace(f" {kernel.name}(", f" {label}_{kernel.name}(")
-            texts.append(body)
-        return "\n".join([translation_unit([], self.target), *texts])
+        return translation_unit([kernels for case in self.cases.values() for kernels in case.kernels], self.target)
 
     @cached_property
     def binary(self) -> bytes:
@@ -170,7 +161,7 @@ class CppRun(Run):
         status = self.unit.cases[self.label].status
         buffers = (ctypes.c_void_p * len(kernel.buffers))(*(memory[b.value_name].ctypes.data for b in kernel.buffers))
         numbers = [n for _, n in parameters(kernel, sizes)]
-        function = getattr(self.unit.library, f"{self.label}_{kernel.name}")
+        function = getattr(self.unit.library, kernel.name)
         function(buffers, (ctypes.c_int64 * len(numbers))(*numbers), ctypes.c_void_p(status.ctypes.data), ctypes.c_int64(self.threads))
 
 
@@ -206,7 +197,7 @@ class CudaRun(Run):
         # as their bits: two's complement, whatever the sign
         arguments += [kinds[kind](n % (1 << 8 * kinds[kind]().itemsize)) for kind, n in parameters(kernel, sizes)]
         status = self.cupy.zeros(4, np.int64)
-        function = self.module.get_function(f"{self.label}_{kernel.name}")
+        function = self.module.get_function(kernel.name)
         grid = tuple(number(g, sizes) for g in kernel.grid)
         function(grid, kernel.block, (*arguments, status), shared_mem=number(kernel.shared_bytes, sizes))
         reported = status.get()

@@ -1,12 +1,12 @@
-// k0_add: b * s * 768 elements, grid 1
+// add_e6b706011aaa: b * s * 768 elements, grid 1
 // size0: int64 b * s
 // size1: int64 b * s * 1536
-extern "C" void k0_add(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
-    const float* __restrict__ x = static_cast<const float*>(buffers[0]);
-    const float* __restrict__ y = static_cast<const float*>(buffers[1]);
-    const float* __restrict__ w = static_cast<const float*>(buffers[2]);
-    const float* __restrict__ c = static_cast<const float*>(buffers[3]);
-    float* __restrict__ add_14 = static_cast<float*>(buffers[4]);
+extern "C" void add_e6b706011aaa(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+    const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
+    const float* __restrict__ in1 = static_cast<const float*>(buffers[1]);
+    const float* __restrict__ in2 = static_cast<const float*>(buffers[2]);
+    const float* __restrict__ in3 = static_cast<const float*>(buffers[3]);
+    float* __restrict__ out0 = static_cast<float*>(buffers[4]);
     const int64_t size0 = parameters[0];
     const int64_t size1 = parameters[1];
     (void)buffers, (void)parameters, (void)status, (void)threads;
@@ -19,8 +19,8 @@ extern "C" void k0_add(void* const* buffers, const int64_t* parameters, int64_t*
         #pragma omp simd reduction(+:sum0)
         for (int64_t i2 = 0; i2 < 768; ++i2) {
             const int64_t p1 = p0 + i2;
-            const float v0 = x[p1];
-            const float v1 = y[p1];
+            const float v0 = in0[p1];
+            const float v1 = in1[p1];
             const float v2 = (erff(v0 * 0.70710677f) + 1.0f) * (v0 * 0.5f) + v1;
             row0[i2] = v2;
             sum0 = sum0 + v2;
@@ -38,10 +38,10 @@ extern "C" void k0_add(void* const* buffers, const int64_t* parameters, int64_t*
         #pragma omp simd
         for (int64_t i2 = 0; i2 < 768; ++i2) {
             const float v5 = row0[i2] - v3;
-            const float v9 = w[i2];
-            const float v10 = c[i2];
+            const float v9 = in2[i2];
+            const float v10 = in3[i2];
             const int64_t p2 = p0 + i2;
-            add_14[p2] = v5 * v8 * v9 + v10;
+            out0[p2] = v5 * v8 * v9 + v10;
         }
     }
 }

@@ -1,37 +1,37 @@
-// k0_sum: b * 40 elements, grid 1
-// size_s: int64 s
-// size0: int64 s * 40
-// size_b: int64 b
-// size1: int64 b * s * 40
-extern "C" void k0_sum(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
-    const int64_t* __restrict__ mask = static_cast<const int64_t*>(buffers[0]);
-    const float* __restrict__ x = static_cast<const float*>(buffers[1]);
-    float* __restrict__ sum_3 = static_cast<float*>(buffers[2]);
-    const int64_t size_s = parameters[0];
-    const int64_t size0 = parameters[1];
-    const int64_t size_b = parameters[2];
-    const int64_t size1 = parameters[3];
+// sum_5c08d4170862: b * 40 elements, grid 1
+// size0: int64 s
+// size1: int64 s * 40
+// size2: int64 b
+// size3: int64 b * s * 40
+extern "C" void sum_5c08d4170862(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+    const int64_t* __restrict__ in0 = static_cast<const int64_t*>(buffers[0]);
+    const float* __restrict__ in1 = static_cast<const float*>(buffers[1]);
+    float* __restrict__ out0 = static_cast<float*>(buffers[2]);
+    const int64_t size0 = parameters[0];
+    const int64_t size1 = parameters[1];
+    const int64_t size2 = parameters[2];
+    const int64_t size3 = parameters[3];
     (void)buffers, (void)parameters, (void)status, (void)threads;
-    if (size1 < 32768) threads = 1;
+    if (size3 < 32768) threads = 1;
     #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-    for (int64_t i0 = 0; i0 < size_b; ++i0) {
-        const int64_t p0 = size_s * i0;
-        const int64_t p4 = size0 * i0;
+    for (int64_t i0 = 0; i0 < size2; ++i0) {
+        const int64_t p0 = size0 * i0;
+        const int64_t p4 = size1 * i0;
         double sum0[40];
         for (int64_t lane = 0; lane < 40; ++lane) sum0[lane] = 0.0;
-        for (int64_t start = 0; start < size_s; start += 128) {
-            const int64_t stop = start + 128 < size_s ? start + 128 : size_s;
+        for (int64_t start = 0; start < size0; start += 128) {
+            const int64_t stop = start + 128 < size0 ? start + 128 : size0;
             float part_of_sum0[40];
             for (int64_t lane = 0; lane < 40; ++lane) part_of_sum0[lane] = 0.0f;
             for (int64_t r2 = start; r2 < stop; ++r2) {
                 const int64_t p1 = p0 + r2;
-                const int64_t p2 = mask[p1];
+                const int64_t p2 = in0[p1];
                 const float v0 = (float)p2;
                 const int64_t p3 = r2 * 40;
                 const int64_t p5 = p3 + p4;
                 #pragma omp simd
                 for (int64_t i1 = 0; i1 < 40; ++i1) {
-                    const float v1 = x[p5 + i1];
+                    const float v1 = in1[p5 + i1];
                     part_of_sum0[i1] = part_of_sum0[i1] + v0 * v1;
                 }
             }
@@ -40,34 +40,34 @@ extern "C" void k0_sum(void* const* buffers, const int64_t* parameters, int64_t*
         const int64_t p6 = i0 * 40;
         #pragma omp simd
         for (int64_t i1 = 0; i1 < 40; ++i1) {
-            sum_3[p6 + i1] = (float)sum0[i1];
+            out0[p6 + i1] = (float)sum0[i1];
         }
     }
 }
 
-// k1_div: b * 40 elements, grid 1
-// size_s: int64 s
-// size_b: int64 b
-// size0: int64 b * 80
-extern "C" void k1_div(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
-    const int64_t* __restrict__ mask = static_cast<const int64_t*>(buffers[0]);
-    const float* __restrict__ sum_3 = static_cast<const float*>(buffers[1]);
-    float* __restrict__ div_13 = static_cast<float*>(buffers[2]);
-    const int64_t size_s = parameters[0];
-    const int64_t size_b = parameters[1];
-    const int64_t size0 = parameters[2];
+// div_d68b212a48c3: b * 40 elements, grid 1
+// size0: int64 s
+// size1: int64 b
+// size2: int64 b * 80
+extern "C" void div_d68b212a48c3(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+    const int64_t* __restrict__ in0 = static_cast<const int64_t*>(buffers[0]);
+    const float* __restrict__ in1 = static_cast<const float*>(buffers[1]);
+    float* __restrict__ out0 = static_cast<float*>(buffers[2]);
+    const int64_t size0 = parameters[0];
+    const int64_t size1 = parameters[1];
+    const int64_t size2 = parameters[2];
     (void)buffers, (void)parameters, (void)status, (void)threads;
-    if (size0 < 32768) threads = 1;
+    if (size2 < 32768) threads = 1;
     #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-    for (int64_t i0 = 0; i0 < size_b; ++i0) {
-        const int64_t p0 = size_s * i0;
+    for (int64_t i0 = 0; i0 < size1; ++i0) {
+        const int64_t p0 = size0 * i0;
         double sum0 = 0.0;
-        for (int64_t start = 0; start < size_s; start += 1024) {
-            const int64_t stop = start + 1024 < size_s ? start + 1024 : size_s;
+        for (int64_t start = 0; start < size0; start += 1024) {
+            const int64_t stop = start + 1024 < size0 ? start + 1024 : size0;
             float part_of_sum0 = 0.0f;
             #pragma omp simd reduction(+:part_of_sum0)
             for (int64_t r2 = start; r2 < stop; ++r2) {
-                const int64_t p1 = mask[p0 + r2];
+                const int64_t p1 = in0[p0 + r2];
                 part_of_sum0 = part_of_sum0 + (float)p1;
             }
             sum0 += part_of_sum0;
@@ -78,7 +78,7 @@ extern "C" void k1_div(void* const* buffers, const int64_t* parameters, int64_t*
         float sum1 = 0.0f;
         #pragma omp simd reduction(+:sum1)
         for (int64_t i1 = 0; i1 < 40; ++i1) {
-            const float v0 = sum_3[p2 + i1];
+            const float v0 = in1[p2 + i1];
             const float v2 = v0 / v1;
             row0[i1] = v2;
             sum1 = sum1 + v2 * v2;
@@ -87,7 +87,7 @@ extern "C" void k1_div(void* const* buffers, const int64_t* parameters, int64_t*
         const float v4 = max_of(v3, 1e-12f);
         #pragma omp simd
         for (int64_t i1 = 0; i1 < 40; ++i1) {
-            div_13[p2 + i1] = row0[i1] / v4;
+            out0[p2 + i1] = row0[i1] / v4;
         }
     }
 }

@@ -1,60 +1,60 @@
-// k0_max_pool: (h + 1) // 2 * (c * n) * ((w + 1) // 2) elements, grid 1
-// size_h: int64 h
-// size_w: int64 w
-// size0: int64 w * 2
-// size1: int64 h * w
-// size2: int64 (h + 1) // 2 * ((w + 1) // 2)
-// size3: int64 (w + 1) // 2
-// size4: int64 c * n
-// size5: int64 (h + 1) // 2
-// size6: int64 (h + 1) // 2 * (c * n) * ((w + 1) // 2) * 4
-extern "C" void k0_max_pool(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
-    const float* __restrict__ x = static_cast<const float*>(buffers[0]);
-    float* __restrict__ max_pool_0 = static_cast<float*>(buffers[1]);
-    const int64_t size_h = parameters[0];
-    const int64_t size_w = parameters[1];
-    const int64_t size0 = parameters[2];
-    const int64_t size1 = parameters[3];
-    const int64_t size2 = parameters[4];
-    const int64_t size3 = parameters[5];
-    const int64_t size4 = parameters[6];
-    const int64_t size5 = parameters[7];
-    const int64_t size6 = parameters[8];
+// max_pool_8879a7850fca: (h + 1) // 2 * (c * n) * ((w + 1) // 2) elements, grid 1
+// size0: int64 h
+// size1: int64 w
+// size2: int64 w * 2
+// size3: int64 h * w
+// size4: int64 (h + 1) // 2 * ((w + 1) // 2)
+// size5: int64 (w + 1) // 2
+// size6: int64 c * n
+// size7: int64 (h + 1) // 2
+// size8: int64 (h + 1) // 2 * (c * n) * ((w + 1) // 2) * 4
+extern "C" void max_pool_8879a7850fca(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+    const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
+    float* __restrict__ out0 = static_cast<float*>(buffers[1]);
+    const int64_t size0 = parameters[0];
+    const int64_t size1 = parameters[1];
+    const int64_t size2 = parameters[2];
+    const int64_t size3 = parameters[3];
+    const int64_t size4 = parameters[4];
+    const int64_t size5 = parameters[5];
+    const int64_t size6 = parameters[6];
+    const int64_t size7 = parameters[7];
+    const int64_t size8 = parameters[8];
     (void)buffers, (void)parameters, (void)status, (void)threads;
-    if (size6 < 32768) threads = 1;
+    if (size8 < 32768) threads = 1;
     #pragma omp parallel for collapse(3) schedule(static) num_threads(threads) if (threads > 1)
-    for (int64_t i0_1 = 0; i0_1 < size4; ++i0_1)
-    for (int64_t i2 = 0; i2 < size5; ++i2)
-    for (int64_t begin = 0; begin < size3; begin += 256) {
-        const int64_t end = begin + 256 < size3 ? begin + 256 : size3;
+    for (int64_t i0_1 = 0; i0_1 < size6; ++i0_1)
+    for (int64_t i2 = 0; i2 < size7; ++i2)
+    for (int64_t begin = 0; begin < size5; begin += 256) {
+        const int64_t end = begin + 256 < size5 ? begin + 256 : size5;
         const int64_t p0 = i2 * 2;
-        const int64_t p3 = size0 * i2;
-        const int64_t p4 = size1 * i0_1;
+        const int64_t p3 = size2 * i2;
+        const int64_t p4 = size3 * i0_1;
         const int64_t p5 = p3 + p4;
         float fold0[256];
         for (int64_t lane = 0; lane < 256; ++lane) fold0[lane] = -INF_F;
         for (int64_t r4 = 0; r4 < 2; ++r4) {
             const int64_t p1 = p0 + r4;
-            const bool v0 = p1 < size_h;
-            const int64_t p6 = size_w * r4;
+            const bool v0 = p1 < size0;
+            const int64_t p6 = size1 * r4;
             const int64_t p7 = p5 + p6;
             for (int64_t r5 = 0; r5 < 2; ++r5) {
                 const int64_t p8 = p7 + r5;
                 #pragma omp simd
                 for (int64_t i3 = begin; i3 < end; ++i3) {
                     const int64_t p2 = i3 * 2;
-                    const bool v1 = v0 & p2 + r5 < size_w;
-                    const float v2 = v1 ? x[p2 + p8] : float{};
+                    const bool v1 = v0 & p2 + r5 < size1;
+                    const float v2 = v1 ? in0[p2 + p8] : 0.0f;
                     fold0[i3 - begin] = max_of(fold0[i3 - begin], v1 ? v2 : -INF_F);
                 }
             }
         }
-        const int64_t p9 = size2 * i0_1;
-        const int64_t p10 = size3 * i2;
+        const int64_t p9 = size4 * i0_1;
+        const int64_t p10 = size5 * i2;
         const int64_t p11 = p9 + p10;
         #pragma omp simd
         for (int64_t i3 = begin; i3 < end; ++i3) {
-            max_pool_0[p11 + i3] = fold0[i3 - begin];
+            out0[p11 + i3] = fold0[i3 - begin];
         }
     }
 }

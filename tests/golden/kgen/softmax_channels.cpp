@@ -1,19 +1,19 @@
-// k0_div: n * 2 * (h * w) elements, grid 1
+// div_82f24404e8c8: n * 2 * (h * w) elements, grid 1
 // size0: int64 h * w * 2
 // size1: int64 h * w
-// size_n: int64 n
-// size2: int64 h * n * w * 4
-extern "C" void k0_div(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
-    const float* __restrict__ x = static_cast<const float*>(buffers[0]);
-    float* __restrict__ div_4 = static_cast<float*>(buffers[1]);
+// size2: int64 n
+// size3: int64 h * n * w * 4
+extern "C" void div_82f24404e8c8(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+    const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
+    float* __restrict__ out0 = static_cast<float*>(buffers[1]);
     const int64_t size0 = parameters[0];
     const int64_t size1 = parameters[1];
-    const int64_t size_n = parameters[2];
-    const int64_t size2 = parameters[3];
+    const int64_t size2 = parameters[2];
+    const int64_t size3 = parameters[3];
     (void)buffers, (void)parameters, (void)status, (void)threads;
-    if (size2 < 32768) threads = 1;
+    if (size3 < 32768) threads = 1;
     #pragma omp parallel for collapse(3) schedule(static) num_threads(threads) if (threads > 1)
-    for (int64_t i0 = 0; i0 < size_n; ++i0)
+    for (int64_t i0 = 0; i0 < size2; ++i0)
     for (int64_t i1 = 0; i1 < 2; ++i1)
     for (int64_t begin = 0; begin < size1; begin += 256) {
         const int64_t end = begin + 256 < size1 ? begin + 256 : size1;
@@ -25,7 +25,7 @@ extern "C" void k0_div(void* const* buffers, const int64_t* parameters, int64_t*
             const int64_t p2 = p0 + p1;
             #pragma omp simd
             for (int64_t i2_3 = begin; i2_3 < end; ++i2_3) {
-                const float v0 = x[p2 + i2_3];
+                const float v0 = in0[p2 + i2_3];
                 fold0[i2_3 - begin] = max_of(fold0[i2_3 - begin], v0);
             }
         }
@@ -36,7 +36,7 @@ extern "C" void k0_div(void* const* buffers, const int64_t* parameters, int64_t*
             const int64_t p4 = p0 + p3;
             #pragma omp simd
             for (int64_t i2_3 = begin; i2_3 < end; ++i2_3) {
-                const float v1 = x[p4 + i2_3];
+                const float v1 = in0[p4 + i2_3];
                 const float v2 = expf(v1 - fold0[i2_3 - begin]);
                 sum0[i2_3 - begin] = sum0[i2_3 - begin] + v2;
             }
@@ -45,9 +45,9 @@ extern "C" void k0_div(void* const* buffers, const int64_t* parameters, int64_t*
         const int64_t p6 = p0 + p5;
         #pragma omp simd
         for (int64_t i2_3 = begin; i2_3 < end; ++i2_3) {
-            const float v3 = x[p6 + i2_3];
+            const float v3 = in0[p6 + i2_3];
             const float v4 = expf(v3 - fold0[i2_3 - begin]);
-            div_4[p6 + i2_3] = v4 / sum0[i2_3 - begin];
+            out0[p6 + i2_3] = v4 / sum0[i2_3 - begin];
         }
     }
 }
