@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 HERE = Path(__file__).parent
-START_SECONDS = 60
+START_SECONDS = 170  # the first compilation of real models, on a busy machine
 
 
 @dataclass
