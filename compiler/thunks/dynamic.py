@@ -41,7 +41,7 @@ class ProgramThunk:
     ) -> None:
         functions = device.load(program.unit, store) if program.unit else _no_kernels
         memory = memory or SharedArena(device.torch_device)
-        with torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():  # the arena is written from both modes
             ready = _ready_parameters(program, parameters, functions, device, memory)
         around = Surroundings(device, memory, functions, ready, _binder(device), program.definitions)
         self.executor = Executor(program, around, capacity, admit)
@@ -52,7 +52,7 @@ class ProgramThunk:
         return self.executor.program
 
     def run(self, inputs: Sequence[torch.Tensor]) -> Ran:
-        with torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():  # the arena is written from both modes
             return self.executor.run(inputs)
 
     def forecast(self, shapes: Shapes) -> Forecast:

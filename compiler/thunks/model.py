@@ -204,7 +204,7 @@ class CompiledModel:
             if spec.name in self._ranges and tensor.numel():
                 _check_range(tensor, spec, *self._ranges[spec.name])
         try:
-            with torch.no_grad():
+            with torch.inference_mode(False), torch.no_grad():
                 return self._eager.run(tensors)
         except GuardError as error:
             if broken is None:
