@@ -15,7 +15,7 @@ import torch
 
 from dlcb.compiler.errors import ArtifactError
 from dlcb.compiler.host.interpreter import ConcreteLaunch
-from dlcb.compiler.runtime.device import STATUS_CELLS, Cells
+from dlcb.compiler.runtime.device import STATUS_CELLS, Cells, first_raised
 from dlcb.kernel_cache.store import Store
 
 
@@ -29,14 +29,7 @@ class HostStatus:
         return self._cells.address_of(STATUS_CELLS * row)
 
     def raised(self) -> tuple[int, int, int, int] | None:
-        view = self._cells.view
-        if not any(view[::STATUS_CELLS]):
-            return None
-        row = next(k for k, flag in enumerate(view[::STATUS_CELLS]) if flag)
-        flag, position, value, _ = view[STATUS_CELLS * row : STATUS_CELLS * (row + 1)]
-        for cell in range(len(view)):
-            view[cell] = 0
-        return row, flag - 1, position, value
+        return first_raised(self._cells.view)
 
 
 class CpuDevice:

@@ -14,29 +14,27 @@ import torch
 
 from dlcb.compiler.errors import ArtifactError, ToolchainError
 from dlcb.compiler.host.interpreter import ConcreteLaunch
-from dlcb.compiler.runtime.device import STATUS_CELLS, Cells
+from dlcb.compiler.runtime.device import STATUS_CELLS, Cells, first_raised
 from dlcb.kernel_cache.store import Store
 
 _SHARED_WITHOUT_ASKING = 48 * 1024  # bytes of shared memory that every kernel may have
 
 
-class DeviceStatus:
-    """Flags in device memory, read with the outputs: asking waits for the stream."""
+class MappedStatus:
+    """Flags in page-locked host memory that kernels write to directly: nothing is copied, asking waits for
+    the stream. A kernel touches its flags only when it meets a bad index."""
 
-    def __init__(self, rows: int, device: torch.device) -> None:
-        self._flags = torch.zeros(rows, STATUS_CELLS, dtype=torch.int64, device=device)
-        self._address = self._flags.data_ptr()
+    def __init__(self, rows: int, wait: Callable[[], None]) -> None:
+        self._wait = wait
+        self._flags = torch.zeros(rows * STATUS_CELLS, dtype=torch.int64, pin_memory=True)
+        self._view = memoryview(self._flags.numpy())
 
     def address_of(self, row: int) -> int:
-        return self._address + 8 * STATUS_CELLS * row
+        return self._flags.data_ptr() + 8 * STATUS_CELLS * row
 
     def raised(self) -> tuple[int, int, int, int] | None:
-        rows = self._flags.tolist()
-        for row, (flag, position, value, _) in enumerate(rows):
-            if flag:
-                self._flags.zero_()
-                return row, flag - 1, position, value
-        return None
+        self._wait()
+        return first_raised(self._view)
 
 
 class CudaDevice:
@@ -107,8 +105,8 @@ class CudaDevice:
         )
         return run, block
 
-    def status(self, rows: int) -> DeviceStatus:
-        return DeviceStatus(rows, self.torch_device)
+    def status(self, rows: int) -> MappedStatus:
+        return MappedStatus(rows, lambda: self._cuda.runtime.streamSynchronize(self.stream()))
 
     def stream(self) -> int:
         return torch._C._cuda_getCurrentRawStream(self.index)

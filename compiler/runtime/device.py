@@ -39,6 +39,18 @@ class Status(Protocol):
         ...
 
 
+def first_raised(flags: memoryview) -> tuple[int, int, int, int] | None:
+    """What `Status.raised` gives, from all its cells; they are zero afterwards."""
+    raised = flags[::STATUS_CELLS].tolist()
+    if not any(raised):
+        return None
+    row = next(number for number, flag in enumerate(raised) if flag)
+    flag, position, value, _ = flags[STATUS_CELLS * row : STATUS_CELLS * (row + 1)].tolist()
+    for cell in range(len(flags)):
+        flags[cell] = 0
+    return row, flag - 1, position, value
+
+
 class Device(Protocol):
     """A place to run on. One instance for each worker; not thread-safe."""
 

@@ -77,7 +77,11 @@ class Executor:
         hot = [
             plan
             for plan in self.cache
-            if isinstance(plan, Plan) and plan.runs >= least and plan.recorded is None and plan.recordable
+            if isinstance(plan, Plan)
+            and plan.recordable
+            and plan.recorded is None
+            and plan.runs >= least_runs
+            and plan.steps >= least_steps
         ]
         return max(hot, key=lambda plan: plan.runs, default=None)
 
