@@ -1,10 +1,9 @@
-"""The compile process: takes model sources, answers with artifact keys, and reports progress on the way. It
-runs at low priority beside the workers, and what it makes reaches them through the kernel cache alone.
+"""The compile process: takes model sources, answers with artifact keys, and reports progress on the way. The
+front lowers its priority once workers serve, and what it makes reaches them through the kernel cache alone.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import logging
 import os
@@ -109,13 +108,6 @@ def main() -> None:
         return
     options = received[0]
     logs.configure(options["log_level"], options["process"])
-    with contextlib.suppress(OSError):  # a container may forbid it
-        os.nice(10)
-    if hasattr(os, "SCHED_BATCH"):
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(
-                0, os.SCHED_IDLE if options["idle_priority"] else os.SCHED_BATCH, os.sched_param(0)
-            )
     try:
         process = CompileProcess(channel, options)
     except (CacheError, ImportError) as error:

@@ -5,6 +5,7 @@ lane to a worker; `CompileService` turns compile requests into futures and survi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import subprocess
@@ -27,6 +28,8 @@ WORKER_ENVIRONMENT = {  # without these a worker's memory grows with every new s
     "MALLOC_MMAP_THRESHOLD_": "65536",
     "MALLOC_TRIM_THRESHOLD_": "65536",
 }
+
+SMALL_MACHINE = 4  # cores
 
 log = logging.getLogger("dlcb.supervisor")
 
@@ -133,6 +136,7 @@ class CompileService:
         self._asked: dict[int, tuple[dict[str, Any], asyncio.Future[Compiled], Progress | None]] = {}
         self._tried: dict[int, int] = {}
         self._next = 0
+        self._yielding = False
         self._channel: Channel | None = None
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -147,6 +151,18 @@ class CompileService:
         self._tried[self._next] = 0
         self._send(message)
         return await future
+
+    def give_way(self) -> None:
+        """From now on compile at low priority, on a small machine only when it is idle: workers serve beside
+        it. Its main thread and the compilers it starts are meant; before ready it has the machine to
+        itself."""
+        self._yielding = True
+        if self.process is None:
+            return
+        with contextlib.suppress(OSError):  # it may be gone, or a container may forbid it
+            os.setpriority(os.PRIO_PROCESS, self.process.pid, 10)
+            if (os.cpu_count() or 1) <= SMALL_MACHINE:
+                os.sched_setscheduler(self.process.pid, os.SCHED_IDLE, os.sched_param(0))
 
     def close(self) -> None:
         if self._channel is not None:
@@ -165,8 +181,9 @@ class CompileService:
         ours.setblocking(False)
         self._channel = ours
         asyncio.get_running_loop().add_reader(ours.fileno(), self._readable)
-        small = (os.cpu_count() or 1) <= 4
-        ours.send({**self._options, "process": "compile", "idle_priority": small})
+        ours.send({**self._options, "process": "compile"})
+        if self._yielding:
+            self.give_way()
 
     def _send(self, message: dict[str, Any]) -> None:
         try:

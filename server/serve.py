@@ -109,7 +109,7 @@ class Front:
         except ServerError as error:
             raise StoppedError(str(error), FAILED) from error
         self.started = True
-        self.supervisor.add_spares()
+        self.supervisor.settle()
 
     async def keep_counting(self) -> None:
         """Fetch what only others know, at intervals, so that a scrape never waits for a worker or a disk."""

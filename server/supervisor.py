@@ -65,9 +65,10 @@ class Supervisor:
         for worker in workers:
             self._activate(worker)
 
-    def add_spares(self) -> None:
-        """From now on keep spare workers; called once the server is ready, so that start-up has the machine
-        to itself."""
+    def settle(self) -> None:
+        """From now on keep spare workers, and let compilations give way; called once the server is ready, so
+        that start-up has the machine to itself."""
+        self.compiler.give_way()
         self._wanted = self._settings.workers + self._settings.spares
         self._refill()
 
