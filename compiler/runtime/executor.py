@@ -71,9 +71,9 @@ class Executor:
         found = self.cache.peek((key, True)) or self.cache.peek((key, False))
         return _numbers(found) if found else self.interpreter.plan(self._bind(shapes))
 
-    def hottest(self, least: int) -> Plan | None:
-        """The plan that ran most often, at least `least` times, among those that could be recorded and are
-        not."""
+    def hottest(self, least_runs: int, least_steps: int) -> Plan | None:
+        """The plan that ran most often among those that could be recorded, are not, and have so many runs and
+        steps."""
         hot = [
             plan
             for plan in self.cache
