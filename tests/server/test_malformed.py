@@ -1,6 +1,8 @@
 """Whatever a client sends wrong gets a 4xx and `{"error": ...}` that names the input, the axis and the rule;
 and the next good request is answered."""
 
+# ruff: noqa: E501 - a table reads best with one line a case
+
 from __future__ import annotations
 
 import gzip

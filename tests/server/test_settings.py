@@ -1,6 +1,8 @@
 """Configuration files: what is wrong is said in one line with its place, and the shipped file explains every
 key."""
 
+# ruff: noqa: E501 - a table reads best with one line a case
+
 from __future__ import annotations
 
 import re

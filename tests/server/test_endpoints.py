@@ -1,0 +1,119 @@
+"""The small routes: metadata, configuration, statistics, plan, coverage, metrics and the OpenAPI document."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from dlcb.server.errors import Unauthorized
+from dlcb.server.tensors import check_key
+
+BODY = {"inputs": [{"name": "x", "shape": [2, 3], "datatype": "FP32", "data": [0.0] * 6}]}
+
+
+def test_server_metadata(client: httpx.Client) -> None:
+    answer = client.get("/v2").json()
+    assert answer["name"] == "dlcb"
+    assert {"binary_tensor_data", "model_repository", "statistics"} <= set(answer["extensions"])
+    assert "identity" in client.get("/v2/models").json()["models"]
+
+
+def test_health(client: httpx.Client) -> None:
+    for path in (
+        "/v2/health/live",
+        "/v2/health/ready",
+        "/v2/models/identity/ready",
+        "/v2/models/identity/versions/1/ready",
+    ):
+        assert client.get(path).status_code == 200
+    assert client.get("/v2/models/nobody/ready").status_code == 404
+
+
+def test_metadata_and_config(client: httpx.Client) -> None:
+    mlp = client.get("/v2/models/mlp").json()
+    assert mlp["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 128]}]
+    assert mlp["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [-1, 128]}]
+    assert mlp["versions"] == ["1"]
+    config = client.get("/v2/models/mlp/config").json()
+    assert config["max_batch_size"] == 32
+    assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [128]}]
+    assert "dynamic_batching" in config
+    columns = client.get("/v2/models/columns/config").json()  # its batch axis is not the first
+    assert columns["max_batch_size"] == 0 and columns["input"][0]["dims"] == [-1, -1]
+
+
+def test_statistics_count(client: httpx.Client) -> None:
+    def stats() -> dict[str, int]:
+        (entry,) = client.get("/v2/models/mlp/versions/1/stats").json()["model_stats"]
+        return {**entry, "ok": entry["inference_stats"]["success"]["count"]}
+
+    before = stats()
+    body = {"inputs": [{"name": "x", "shape": [2, 128], "datatype": "FP32", "data": [0.5] * 256}]}
+    assert client.post("/v2/models/mlp/infer", json=body).status_code == 200
+    after = stats()
+    assert after["inference_count"] == before["inference_count"] + 2
+    assert after["execution_count"] == before["execution_count"] + 1
+    assert after["ok"] == before["ok"] + 1
+    assert len(client.get("/v2/models/stats").json()["model_stats"]) > 5
+
+
+def test_plan_runs_nothing(client: httpx.Client) -> None:
+    answer = client.post("/v1/models/mlp/plan", json={"shapes": {"x": [7, 128]}}).json()
+    assert answer["outputs"] == {"y": [7, 128]} and answer["symbols"] == {"batch": 7}
+    for wrong in (
+        {},
+        {"shapes": 3},
+        {"shapes": {"x": [7, 5]}},
+        {"shapes": {"x": [-1, 128]}},
+        {"shapes": {"z": [1]}},
+    ):
+        response = client.post("/v1/models/mlp/plan", json=wrong)
+        assert response.status_code == 400 and list(response.json()) == ["error"], wrong
+
+
+def test_coverage_names_symbols_and_equalities(client: httpx.Client) -> None:
+    answer = client.get("/v1/models/identity/coverage").json()
+    assert answer["symbols"]["batch"]["low"] == 1 and answer["symbols"]["batch"]["high"] == 64
+    assert answer["symbols"]["batch"]["axes"] == ["x[0]"]
+    assert answer["batch"] == "batch"
+    assert client.get("/v1/models/identity/explain").json()["artifact"]
+
+
+def test_metrics_parse_and_their_labels_are_bounded(client: httpx.Client) -> None:
+    client.post("/v2/models/identity/infer", json=BODY)
+    client.post("/v2/models/no-such-model/infer", json=BODY)
+    families = {family.name: family for family in text_string_to_metric_families(client.get("/metrics").text)}
+    runs = families["dlcb_shape_cache_requests"]
+    assert {tuple(sorted(sample.labels)) for sample in runs.samples} == {("model", "result", "tier")}
+    phases = {sample.labels["phase"] for sample in families["dlcb_request_seconds"].samples}
+    assert phases == {"queue", "execute", "total"}
+    models = {sample.labels["model"] for sample in families["dlcb_requests"].samples}
+    assert "unknown" in models and "no-such-model" not in models
+    assert families["dlcb_ready"].samples[0].value == 1
+    processes = {sample.labels["process"] for sample in families["dlcb_process_resident_bytes"].samples}
+    assert {"front", "worker-1", "compile"} <= processes
+
+
+def test_the_openapi_document_has_the_tensor_routes(client: httpx.Client) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    for path in (
+        "/v1/models/{name}/infer",
+        "/v2/models/{name}/infer",
+        "/v2/models/{name}/versions/{version}/infer",
+    ):
+        assert set(paths[path]["post"]["responses"]) >= {"200", "400", "404", "413", "429", "503", "504"}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {b"x-api-key": b"wrong"}, {b"authorization": b"Basic right"}, {b"authorization": b"Bearer"}],
+)
+def test_a_wrong_key_is_refused(headers: dict[bytes, bytes]) -> None:
+    with pytest.raises(Unauthorized):
+        check_key(headers, [b"right", b"other"])
+
+
+@pytest.mark.parametrize("headers", [{b"x-api-key": b"other"}, {b"authorization": b"bearer right"}])
+def test_any_of_the_keys_will_do(headers: dict[bytes, bytes]) -> None:
+    check_key(headers, [b"right", b"other"])
