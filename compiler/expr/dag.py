@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from threading import Lock
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -16,6 +17,7 @@ from dlcb.compiler.expr.ops import Arithmetic
 from dlcb.compiler.expr.show import show
 
 _interned: WeakValueDictionary[tuple, Expr] = WeakValueDictionary()
+_making = Lock()
 
 
 class Expr(Arithmetic):
@@ -71,11 +73,14 @@ def intern(op: str, args: tuple[Expr, ...], value: Any, dtype: DType) -> Expr:
     key = (op, args, repr(value) if isinstance(value, float) else value, dtype.name)
     node = _interned.get(key)
     if node is None:
-        node = object.__new__(Expr)
-        node.op, node.args, node.value, node.dtype = op, args, value, dtype
-        node._digest = None
-        node._free = _free(node)
-        _interned[key] = node
+        with _making:  # two threads that make the same node must get one
+            node = _interned.get(key)
+            if node is None:
+                node = object.__new__(Expr)
+                node.op, node.args, node.value, node.dtype = op, args, value, dtype
+                node._digest = None
+                node._free = _free(node)
+                _interned[key] = node
     return node
 
 

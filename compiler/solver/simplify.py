@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from dlcb.compiler.dtype import INDEX
 from dlcb.compiler.expr.bounds import Bounds, Interval
 from dlcb.compiler.expr.dag import Expr, toposort
-from dlcb.compiler.expr.node import remake
+from dlcb.compiler.expr.node import remake, substitute
 from dlcb.compiler.solver import polynomial, prove
 from dlcb.compiler.solver.arithmetic import ARITHMETIC
 from dlcb.compiler.solver.division import DIVISION
@@ -85,23 +85,36 @@ class Simplifier:
             if node in simple:
                 continue
             if rewritten is None:
-                args = () if node.op == "index" else node.args
-                missing = [arg for arg in args if arg not in simple]
+                parts = self._parts(node)
+                missing = [part for part in parts if part not in simple]
                 if missing:
                     stack.append((node, None))
-                    stack.extend((arg, None) for arg in missing)
+                    stack.extend((part, None) for part in missing)
                     continue
                 rewritten = node
-                if any(simple[arg] is not arg for arg in args):
-                    rewritten = remake(node, tuple(simple[arg] for arg in args))
+                if any(simple[part] is not part for part in parts):
+                    rewritten = _with_parts(node, parts, simple)
                 if rewritten is node:
                     rewritten = self.engine.rewrite(node, self) or node
+                    if _is_arithmetic(node):
+                        simple[rewritten] = rewritten  # the normal form over simple atoms
             if rewritten is node:
                 simple[node] = node
             elif rewritten in simple:
                 simple[node] = simple[rewritten]
             else:
                 stack += [(node, rewritten), (rewritten, None)]
+
+    def _parts(self, node: Expr) -> tuple[Expr, ...]:
+        """What is to be simplified before `node`: its arguments, or the atoms of a whole tree of sums and
+        products, so that a long sum is brought to normal form once and not at each of its terms."""
+        if node.op == "index":
+            return ()
+        if _is_arithmetic(node):
+            normal = self.polynomial(node)
+            if (node,) not in normal:
+                return tuple(dict.fromkeys(atom for monomial in normal for atom in monomial))
+        return node.args
 
     def polynomial(self, root: Expr) -> Polynomial:
         """The normal form of an integer expression; products that would be too long count as atoms."""
@@ -111,7 +124,7 @@ class Simplifier:
             node = stack[-1]
             if node in known:
                 stack.pop()
-            elif node.op in ("add", "sub", "mul") and node.dtype is INDEX:
+            elif _is_arithmetic(node):
                 missing = [arg for arg in node.args if arg not in known]
                 stack += missing
                 if not missing:
@@ -164,6 +177,16 @@ class Simplifier:
                     for mentioned in polynomial.atoms(gap):
                         self._about.setdefault(mentioned, []).append(gap)
         return self._about.get(atom, [])
+
+
+def _is_arithmetic(node: Expr) -> bool:
+    return node.op in ("add", "sub", "mul") and node.dtype is INDEX
+
+
+def _with_parts(node: Expr, parts: tuple[Expr, ...], simple: dict[Expr, Expr]) -> Expr:
+    if parts == node.args:
+        return remake(node, tuple(simple[part] for part in parts))
+    return substitute(node, {part: simple[part] for part in parts})
 
 
 def _combine(node: Expr, a: Polynomial, b: Polynomial) -> Polynomial:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -42,6 +43,18 @@ def test_digest_is_the_same_in_another_process() -> None:
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == where(n < m, (n + 1) * m, 3).digest.hex()
+
+
+def test_threads_make_one_node() -> None:
+    def build(_: int) -> list[Expr]:
+        made: list[Expr] = [n]
+        for step in range(300):
+            made.append(apply("max", made[-1] // 3, m * 7 + step))
+        return made
+
+    with ThreadPoolExecutor(8) as pool:
+        chains = list(pool.map(build, range(8)))
+    assert all(node is first for chain in chains for node, first in zip(chain, chains[0], strict=True))
 
 
 def test_free_variables() -> None:

@@ -23,7 +23,7 @@ from random_expressions import (
 
 from dlcb.compiler.expr.bounds import Interval
 from dlcb.compiler.expr.dag import Expr, toposort
-from dlcb.compiler.expr.node import TRUE, apply, check, const, equal
+from dlcb.compiler.expr.node import TRUE, apply, check, const, equal, index
 from dlcb.compiler.solver.engine import Engine
 from dlcb.compiler.solver.simplify import EXPRESSIONS, Facts, Simplifier
 
@@ -164,6 +164,16 @@ def test_steps_are_linear_in_the_expression() -> None:
         return simplifier.engine.steps
 
     assert steps(240) < 4.6 * steps(60)
+
+
+def test_a_long_sum_is_brought_to_normal_form_once() -> None:
+    total: Expr = n
+    for number in range(500):
+        total = total + index(f"i{number}", m) * (number + 1)
+    simplifier = Simplifier()
+    assert simplifier.simplify(total - total + n) is n
+    simplifier.simplify(total)
+    assert simplifier.engine.steps < 2 * 500 + 100
 
 
 def test_diamonds_are_simplified_once() -> None:
