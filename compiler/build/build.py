@@ -1,4 +1,5 @@
-"""From a translation unit's text to its binary in the kernel store: look up, else compile once among all processes, publish."""
+"""From a translation unit's text to its binary in the kernel store: look up, else compile once among all
+processes, publish."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from dlcb.kernel_cache import LayeredStore, single_flight
 def build_unit(
     text: str, kernel_names: Sequence[str], target: Target, options: CompileOptions, store: LayeredStore
 ) -> str:
-    """The store's key of the binary of `text`, which defines the kernels named. It is compiled only where the store lacks it.
+    """The store's key of the binary of `text`, which defines the kernels named. It is compiled only where
+    the store lacks it.
 
     Raises ToolchainError without a compiler, or when the compiler refuses the text."""
     key = unit_key(text, target, options).digest
@@ -27,4 +29,6 @@ def build_unit(
 
 
 def _label(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{len(names)} kernels, first {names[0]}" if names else "no kernels"
+    return (
+        names[0] if len(names) == 1 else f"{len(names)} kernels, first {names[0]}" if names else "no kernels"
+    )

@@ -1,4 +1,5 @@
-"""What a binary is found by: named ingredients, of which any that differs makes another key (`kernel_cache.explain`)."""
+"""What a binary is found by: named ingredients, of which any that differs makes another key
+(`kernel_cache.explain`)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from dlcb.kernel_cache import Key
 
 
 def unit_key(text: str, target: Target, options: CompileOptions) -> Key:
-    """The key of the binary that a translation unit's text becomes. Raises ToolchainError without a compiler."""
+    """The key of the binary that a translation unit's text becomes. Raises ToolchainError without a
+    compiler."""
     tools = toolchain(target, options)
     return Key(
         {

@@ -1,7 +1,9 @@
-"""The compilers that turn generated text into binaries: the system's C++ compiler, and NVRTC, which needs no GPU.
+"""The compilers that turn generated text into binaries: the system's C++ compiler, and NVRTC, which needs no
+GPU.
 
-A toolchain says which version it is and what it will be told, for the key, and compiles text to bytes. Every run of a
-compiler is counted in `calls`. What is missing or refused is a ToolchainError of one line that says what to do."""
+A toolchain says which version it is and what it will be told, for the key, and compiles text to bytes. Every
+run of a compiler is counted in `calls`. What is missing or refused is a ToolchainError of one line that says
+what to do."""
 
 from __future__ import annotations
 
@@ -17,10 +19,20 @@ from typing import Any, Protocol
 from dlcb.compiler.errors import ToolchainError
 from dlcb.compiler.options import CompileOptions, Target
 
-# -fno-math-errno and -fno-trapping-math let loops use vector code and keep NaN and infinity; -ffast-math would not, and
+# -fno-math-errno and -fno-trapping-math let loops use vector code and keep NaN and infinity; -ffast-math
+# would not, and
 # would switch the whole process to flush denormals. -fwrapv: integers wrap, as tensors' do.
 _CPP_OPTIONS = (
-    *("-x", "c++", "-std=c++20", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-fwrapv"),
+    *(
+        "-x",
+        "c++",
+        "-std=c++20",
+        "-march=native",
+        "-fopenmp",
+        "-fno-math-errno",
+        "-fno-trapping-math",
+        "-fwrapv",
+    ),
     *("-ffp-contract=fast", "-fno-semantic-interposition", "-shared", "-fPIC"),
 )
 _CUDA_OPTIONS = ("--std=c++17", "--device-as-default-execution-space", "--extra-device-vectorization")
@@ -85,7 +97,8 @@ class CppToolchain:
 
     @cached_property
     def machine(self) -> str:
-        """What -march=native stands for on this machine, so that a store shared between machines keeps them apart."""
+        """What -march=native stands for on this machine, so that a store shared between machines keeps them
+        apart."""
         return _native(self.compiler)
 
     def compile(self, text: str) -> bytes:
@@ -124,7 +137,9 @@ class CudaToolchain:
             nvrtc.compileProgram(program, [*self.options, *(f"-I{folder}" for folder in _cuda_headers())])
             return nvrtc.getCUBIN(program)
         except nvrtc.NVRTCError as error:
-            raise ToolchainError(f"NVRTC refused generated code: {_complaint(nvrtc.getProgramLog(program))}", stage="build") from error
+            raise ToolchainError(
+                f"NVRTC refused generated code: {_complaint(nvrtc.getProgramLog(program))}", stage="build"
+            ) from error
         finally:
             nvrtc.destroyProgram(program)
 
@@ -139,9 +154,13 @@ def toolchain(target: Target, options: CompileOptions) -> CppToolchain | CudaToo
 
 def _run(command: list[str], compiler: str, text: str = "") -> str:
     try:
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=_TIME_LIMIT, check=False)
+        done = subprocess.run(
+            command, input=text, capture_output=True, text=True, timeout=_TIME_LIMIT, check=False
+        )
     except OSError as error:
-        message = f"the C++ compiler {compiler!r} cannot be run ({error.strerror}): install g++ or name one in $CXX"
+        message = (
+            f"the C++ compiler {compiler!r} cannot be run ({error.strerror}): install g++ or name one in $CXX"
+        )
         raise ToolchainError(message, stage="build") from error
     except subprocess.TimeoutExpired as error:
         raise ToolchainError(f"{compiler} did not finish in {_TIME_LIMIT:g} s", stage="build") from error

@@ -1,5 +1,6 @@
-"""Addresses as sums: an integer expression comes in, and its coefficient for every loop index goes out. Coefficients are
-expressions over sizes alone, so that the host can compute them; whatever is not a multiple of one stays a term of its own."""
+"""Addresses as sums: an integer expression comes in, and its coefficient for every loop index goes out.
+Coefficients are expressions over sizes alone, so that the host can compute them; whatever is not a multiple
+of one stays a term of its own."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def linear(root: Expr) -> Sum:
     done: dict[Expr, Sum] = {}
     for node in toposort([root], lambda n: n.op not in _DATA and n.op != "index"):
         done[node] = _linear(node, done)
-    return done[root] if root in done else {root: ONE}
+    return done.get(root, {root: ONE})
 
 
 def _linear(node: Expr, done: Mapping[Expr, Sum]) -> Sum:
@@ -44,7 +45,9 @@ def _linear(node: Expr, done: Mapping[Expr, Sum]) -> Sum:
             # a choice by sizes becomes a choice of coefficients: the stride is zero where an axis broadcasts
             condition = node.args[0]
             terms = {**sums[1], **sums[2]}
-            return {term: where(condition, sums[1].get(term, ZERO), sums[2].get(term, ZERO)) for term in terms}
+            return {
+                term: where(condition, sums[1].get(term, ZERO), sums[2].get(term, ZERO)) for term in terms
+            }
     if all(_constant(s) for s in sums):
         return {ONE: node}
     return {node: ONE}

@@ -1,8 +1,10 @@
-"""Backward coordinate inference: a group comes in, and for each output one scalar expression over the coordinates of the
-group's domain goes out, in which every input is a load and every shared sub-expression one node.
+"""Backward coordinate inference: a group comes in, and for each output one scalar expression over the
+coordinates of the group's domain goes out, in which every input is a load and every shared sub-expression
+one node.
 
-Producers inside the group are inlined by asking their operator's coordinate rule; the guard under which an element is
-wanted goes along, so that what is read under a condition is a guarded load. No operator is listed here."""
+Producers inside the group are inlined by asking their operator's coordinate rule; the guard under which an
+element is wanted goes along, so that what is read under a condition is a guarded load. No operator is listed
+here."""
 
 from __future__ import annotations
 
@@ -12,7 +14,20 @@ from dataclasses import dataclass
 from dlcb.compiler.dtype import DType
 from dlcb.compiler.errors import UnsupportedOperator
 from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import ONE, TRUE, ZERO, apply, as_expr, cast, equal, index, load, reduce, where
+from dlcb.compiler.expr.node import (
+    ONE,
+    TRUE,
+    ZERO,
+    all_of,
+    apply,
+    as_expr,
+    cast,
+    equal,
+    index,
+    load,
+    reduce,
+    where,
+)
 from dlcb.compiler.ir.graph import Node, Value
 from dlcb.compiler.ir.op import Shape, Type
 from dlcb.compiler.kgen.verify import conditions, guard_in_bounds
@@ -20,13 +35,18 @@ from dlcb.compiler.passes.access import broadcast_coordinates
 from dlcb.compiler.passes.steps import Group, Layout, row_major
 from dlcb.compiler.shapes.system import System
 
-Layouts = Mapping[Value, tuple[Value, Layout]]  # for each value its base buffer and its place there, as in Schedule.layouts
-_Key = tuple[Value, tuple[Expr, ...], Expr]  # an element: its tensor, its coordinates, the guard under which it is read
+Layouts = Mapping[
+    Value, tuple[Value, Layout]
+]  # for each value its base buffer and its place there, as in Schedule.layouts
+_Key = tuple[
+    Value, tuple[Expr, ...], Expr
+]  # an element: its tensor, its coordinates, the guard under which it is read
 
 
 @dataclass(frozen=True)
 class Element:
-    """What a kernel stores for one output: `scalar` at `offset`, for every value of the domain's first `len(indices)` indices."""
+    """What a kernel stores for one output: `scalar` at `offset`, for every value of the domain's first
+    `len(indices)` indices."""
 
     value: Value
     scalar: Expr
@@ -36,15 +56,19 @@ class Element:
 
 @dataclass(frozen=True)
 class Scalars:
-    """A group as scalars: the domain's indices in order, the outputs' elements, and the index checks by their label."""
+    """A group as scalars: the domain's indices in order, the outputs' elements, and the index checks by
+    their label."""
 
     domain: tuple[Expr, ...]
     elements: tuple[Element, ...]
-    tensors: dict[str, Value]  # the inputs, by the name that loads use
+    tensors: dict[
+        str, Value
+    ]  # the inputs by the names that loads use: in0, in1 ..., so that equal groups are equal scalars
 
 
 def infer(group: Group, layouts: Layouts, system: System) -> Scalars:
-    """The outputs of `group` as scalar expressions. Raises UnsupportedOperator for a node without a coordinate rule."""
+    """The outputs of `group` as scalar expressions. Raises UnsupportedOperator for a node without a
+    coordinate rule."""
     return _Inference(group, layouts, system).run()
 
 
@@ -62,6 +86,7 @@ class _Inference:
         self.layouts = layouts
         self.system = system
         self.inside = set(group.nodes)
+        self.names = {value: f"in{k}" for k, value in enumerate(group.inputs)}
         self.made: dict[_Key, Expr] = {}
         self.loops: list[Expr] = []  # every loop index so far
 
@@ -69,20 +94,22 @@ class _Inference:
         anchor = self.group.anchor
         shape = tuple(self.system.simplify(size) for size in anchor.shape)
         domain = tuple(ZERO if size is ONE else index(f"i{axis}", size) for axis, size in enumerate(shape))
-        self.loops = [i for i in reversed(domain) if i is not ZERO]  # a reduction over the innermost axis shares its index, and so its elements
+        self.loops = [
+            i for i in reversed(domain) if i is not ZERO
+        ]  # a reduction over the innermost axis shares its index, and so its elements
         elements = []
         for value in self.group.outputs:
             indices = domain if self._same_shape(value, anchor) else domain[: self.group.rows]
             coordinates = (*indices, *(ZERO for _ in range(value.rank - len(indices))))
             scalar = cast(self.element(value, coordinates, TRUE), value.dtype)
             elements.append(Element(value, scalar, self._offset(value, coordinates), indices))
-        return Scalars(domain, tuple(elements), {value.name: value for value in self.group.inputs})
+        return Scalars(domain, tuple(elements), {name: value for value, name in self.names.items()})
 
     def _same_shape(self, a: Value, b: Value) -> bool:
         equals = (self.system.known(equal(x, y)) is True for x, y in zip(a.shape, b.shape, strict=False))
         return a.rank == b.rank and all(equals)
 
-    # ---- one element, without recursion: what is missing is computed first, then the rule runs again -----------------------
+    # ---- one element, without recursion: what is missing is computed first, then the rule runs again
 
     def element(self, value: Value, coordinates: Sequence[Expr], guard: Expr) -> Expr:
         """The element as arithmetic sees it: half types come as float32."""
@@ -113,7 +140,21 @@ class _Inference:
         if node is None or (node not in self.inside and node.op.kind != "create"):
             return self._load(value, coordinates, guard)
         if node.op.at is None:
-            raise UnsupportedOperator(f"operator {node.op.name} has no coordinate rule", stage="kgen", node=value.name, source_line=node.source)
+            raise UnsupportedOperator(
+                f"operator {node.op.name} has no coordinate rule",
+                stage="kgen",
+                node=value.name,
+                source_line=node.source,
+            )
+        if node.op.fold:
+            # what does not speak of this element's place is dropped: it may speak of a loop that the
+            # reduction shares
+            place = set().union(*(c.free for c in coordinates))
+            guard = all_of(
+                condition
+                for condition in conditions(guard)
+                if condition.free <= place | {v for v in condition.free if v.op == "size"}
+            )
         operands = [_Operand(self, operand, node, guard) for operand in node.inputs]
         scalar = node.op.at(coordinates, self._over(node, coordinates), *operands, **node.attributes)
         # a plain number of a half type is not rounded to it: eager computes with the number as it is
@@ -123,17 +164,17 @@ class _Inference:
         return scalar
 
     def _over(self, node: Node, coordinates: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """The loop indices of a reduction. Loops of equal extent share an index where they are not nested: what they
-        compute is then the same expression, to be computed once."""
+        """The loop indices of a reduction. Loops of equal extent share an index where they are not nested:
+        what they compute is then the same expression, to be computed once."""
         if node.op.over is None:
             return ()
         taken = set().union(*(c.free for c in coordinates))
         chosen: list[Expr] = []
         for extent in node.op.over(*(value.type for value in node.inputs), **node.attributes):
-            extent = self.system.simplify(extent)
-            loop = next((i for i in self.loops if i.args[0] is extent and i not in taken), None)
+            count = self.system.simplify(extent)
+            loop = next((i for i in self.loops if i.args[0] is count and i not in taken), None)
             if loop is None:
-                loop = index(f"r{len(self.loops)}", extent)
+                loop = index(f"r{len(self.loops)}", count)
                 self.loops.append(loop)
             taken.add(loop)
             chosen.append(loop)
@@ -141,7 +182,9 @@ class _Inference:
 
     def _load(self, value: Value, coordinates: tuple[Expr, ...], guard: Expr) -> Expr:
         guard = guard_in_bounds(self.system, value.shape, coordinates, guard)
-        return _computed(load(value.name, self._offset(value, coordinates), value.dtype, guard), value.dtype)
+        return _computed(
+            load(self.names[value], self._offset(value, coordinates), value.dtype, guard), value.dtype
+        )
 
     def _offset(self, value: Value, coordinates: Sequence[Expr]) -> Expr:
         """The place of an element in its base buffer."""
@@ -157,7 +200,7 @@ class _Operand:
 
     def __init__(self, inference: _Inference, value: Value, node: Node, guard: Expr) -> None:
         self.type: Type = value.type
-        self.name = value.name
+        self.name = inference.names.get(value, value.name)
         self._inference, self._value, self._node, self._guard = inference, value, node, guard
 
     @property
@@ -200,4 +243,3 @@ def _zero_outside(element: Expr, guard: Expr) -> bool:
 def _computed(scalar: Expr, dtype: DType) -> Expr:
     """`scalar` in the type that arithmetic on `dtype` is done in."""
     return cast(scalar, dtype.accumulator if dtype.is_float else dtype)
-

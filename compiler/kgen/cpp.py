@@ -1,5 +1,6 @@
-"""C++ for the CPU: a nest comes in, a kernel's text goes out. Threads share the rows and the blocks of lanes; the innermost
-loop is vector code. A row kernel reduces along vectors; a column kernel keeps one accumulator for each lane of a block."""
+"""C++ for the CPU: a nest comes in, a kernel's text goes out. Threads share the rows and the blocks of
+lanes; the innermost loop is vector code. A row kernel reduces along vectors; a column kernel keeps one
+accumulator for each lane of a block."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ _BLOCK_START = index("begin", ONE)  # stands for the block of lanes, in which ac
 _BLOCK = {"flat": 4096, "column": 256}  # lanes that one thread takes at a time
 _ROW_PART, _COLUMN_PART = 1024, 128  # elements that are summed in float32 before they join a sum in double
 _WORTH_A_THREAD = 32768  # elements; below, starting threads costs more than they save
+_SIGNATURE = "void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads"
 _CLAUSES = {"sum": "+", "prod": "*", "max": "greatest", "min": "least", "any": "|", "all": "&"}
 
 
@@ -33,7 +35,7 @@ class Cpp(Lowering):
             self._lanes()
         return self.root.lines
 
-    # ---- loops -------------------------------------------------------------------------------------------------------------
+    # ---- loops -----------------------------------------------------------------------------------
 
     def _rows(self) -> None:
         self.row = row = Scope(self.root, frozenset(self.nest.rows)) if self.nest.rows else self.root
@@ -58,7 +60,9 @@ class Cpp(Lowering):
         loops = [*map(self._loop, self.nest.rows)]
         if self._blocked:
             size, length = self._extent(lane), _BLOCK[self.nest.kind]
-            block.lines.insert(0, f"const int64_t end = begin + {length} < {size} ? begin + {length} : {size};")
+            block.lines.insert(
+                0, f"const int64_t end = begin + {length} < {size} ? begin + {length} : {size};"
+            )
             loops.append(f"for (int64_t begin = 0; begin < {size}; begin += {length})")
         self._outermost(loops, block)
 
@@ -106,7 +110,11 @@ class Cpp(Lowering):
             if not (part and last):
                 parent.add([*(innermost if last else ()), self._loop(loops[number])], scopes[number])
                 continue
-            name, size, around = identifier(loops[number].value), self._extent(loops[number]), scopes[number].parent
+            name, size, around = (
+                identifier(loops[number].value),
+                self._extent(loops[number]),
+                scopes[number].parent,
+            )
             around.lines.insert(0, f"const int64_t stop = start + {part} < {size} ? start + {part} : {size};")
             around.add([*innermost, f"for (int64_t {name} = start; {name} < stop; ++{name})"], scopes[number])
             around.lines.extend(after)
@@ -118,7 +126,11 @@ class Cpp(Lowering):
 
     def _lane_loop(self) -> str:
         name = identifier(self.nest.lane.value)
-        return f"for (int64_t {name} = begin; {name} < end; ++{name})" if self._blocked else self._loop(self.nest.lane)
+        return (
+            f"for (int64_t {name} = begin; {name} < end; ++{name})"
+            if self._blocked
+            else self._loop(self.nest.lane)
+        )
 
     def _extent(self, loop: Expr) -> str:
         return self._size(loop.args[0])
@@ -135,7 +147,7 @@ class Cpp(Lowering):
         for element, value, offset in zip(elements, spelled[::2], spelled[1::2], strict=True):
             scope.lines.append(f"{self.results[element.value]}[{offset[0]}] = {value[0]};")
 
-    # ---- reductions --------------------------------------------------------------------------------------------------------
+    # ---- reductions ------------------------------------------------------------------------------
 
     def fold(self, folds: Sequence[Expr], home: Scope, scope: Scope) -> None:
         accumulators = [self.fresh("sum" if fold.value == "sum" else "fold") for fold in folds]
@@ -177,7 +189,11 @@ class Cpp(Lowering):
         lanes = Scope(scopes[-1], frozenset((self.nest.lane,)))
         bodies = self.compute([fold.args[0] for fold in folds], lanes)
         name = identifier(self.nest.lane.value)
-        length, here = (_BLOCK["column"], f"[{name} - begin]") if self._blocked else (self._extent(self.nest.lane), f"[{name}]")
+        length, here = (
+            (_BLOCK["column"], f"[{name} - begin]")
+            if self._blocked
+            else (self._extent(self.nest.lane), f"[{name}]")
+        )
         after: list[str] = []
         for fold, accumulator, body in zip(folds, accumulators, bodies, strict=True):
             kind, start, running = self.type_name(fold.dtype), identity(fold)[0], accumulator
@@ -185,7 +201,9 @@ class Cpp(Lowering):
             if part and _summed(fold):
                 running = f"part_of_{accumulator}"
                 scopes[-1].parent.lines += _filled("float", running, length, "0.0f")
-                after.append(f"for (int64_t lane = 0; lane < {length}; ++lane) {accumulator}[lane] += {running}[lane];")
+                after.append(
+                    f"for (int64_t lane = 0; lane < {length}; ++lane) {accumulator}[lane] += {running}[lane];"
+                )
                 home.names[fold] = f"(float){accumulator}{here}", 14
                 kind, start = "double", "0.0"
             home.lines += _filled(kind, accumulator, length, start)
@@ -195,7 +213,8 @@ class Cpp(Lowering):
 
     @staticmethod
     def _part(folds: Sequence[Expr], length: int) -> int:
-        """Long sums are taken in parts of this many elements, added up in double, so that their error does not grow; 0: short."""
+        """Long sums are taken in parts of this many elements, added up in double, so that their error does
+        not grow; 0: short."""
         count = extent(folds[0])
         long = not count.is_const or count.value > length
         return length if long and any(map(_summed, folds)) else 0
@@ -205,7 +224,9 @@ class Cpp(Lowering):
 
     def _home(self, node: Expr, scope: Scope) -> Scope:
         # an accumulator for each lane lives outside the loop over lanes
-        return scope.home((node.free - {self.nest.lane}) | {_BLOCK_START} if self._per_lane(node) else node.free)
+        return scope.home(
+            (node.free - {self.nest.lane}) | {_BLOCK_START} if self._per_lane(node) else node.free
+        )
 
     def kept(self) -> frozenset[Expr]:
         return worth_keeping(self.nest) if len(kept_loops(self.nest)) == 1 else frozenset()
@@ -218,7 +239,7 @@ class Cpp(Lowering):
         row.lines.append(f"{element}* const {name} = scratch<{element}, {number}>({self._extent(loop)});")
         return f"{name}[{identifier(loop.value)}]", ATOM
 
-    # ---- spelling ----------------------------------------------------------------------------------------------------------
+    # ---- spelling --------------------------------------------------------------------------------
 
     def type_name(self, dtype: DType) -> str:
         return dtype.cpp
@@ -236,10 +257,13 @@ def _summed(fold: Expr) -> bool:
 
 
 def _filled(kind: str, name: str, length: int | str, start: str) -> list[str]:
-    return [f"{kind} {name}[{length}];", f"for (int64_t lane = 0; lane < {length}; ++lane) {name}[lane] = {start};"]
+    return [
+        f"{kind} {name}[{length}];",
+        f"for (int64_t lane = 0; lane < {length}; ++lane) {name}[lane] = {start};",
+    ]
 
 
-def convert(text: Spelled, old: DType, new: DType, type_name) -> Spelled:  # noqa: ANN001 - a function of a DType
+def convert(text: Spelled, old: DType, new: DType, type_name) -> Spelled:
     """A cast in C; half types go through float32."""
     if old is new:
         return text
@@ -253,8 +277,8 @@ def convert(text: Spelled, old: DType, new: DType, type_name) -> Spelled:  # noq
 
 def function(name: str, lowering: Cpp, lines: Sequence[str], outputs: Sequence[Element]) -> str:
     """The whole function, with its buffers and parameters taken apart at the top."""
-    head = [f'extern "C" void {name}(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {{']
-    arguments = [(f"const {v.dtype.cpp}", lowering.buffers[v.name]) for v in lowering.tensors.values()]
+    head = [f'extern "C" void {name}({_SIGNATURE}) {{']
+    arguments = [(f"const {v.dtype.cpp}", name) for name, v in lowering.tensors.items()]
     arguments += [(e.value.dtype.cpp, lowering.results[e.value]) for e in outputs]
     for place, (kind, buffer) in enumerate(arguments):
         head.append(f"    {kind}* __restrict__ {buffer} = static_cast<{kind}*>(buffers[{place}]);")
@@ -267,4 +291,3 @@ def function(name: str, lowering: Cpp, lines: Sequence[str], outputs: Sequence[E
             place += 1
     head.append("    (void)buffers, (void)parameters, (void)status, (void)threads;")
     return "\n".join([*head, *("    " + line for line in lines), "}"]) + "\n"
-

@@ -1,5 +1,5 @@
-"""How scalar operators are spelled in C: a base table of templates by operator, which a target copies and changes where it
-departs. An operator that a target cannot spell is UnsupportedOperator, which names both."""
+"""How scalar operators are spelled in C: a base table of templates by operator, which a target copies and
+changes where it departs. An operator that a target cannot spell is UnsupportedOperator, which names both."""
 
 from __future__ import annotations
 
@@ -33,27 +33,59 @@ class Call:
 
 Spelling = Infix | Call
 
-_MATHS = "exp exp2 expm1 log log2 log10 log1p sqrt sin cos tan asin acos atan sinh cosh tanh erf floor ceil trunc pow atan2 fmod"
+_EXPONENTIALS = "exp exp2 expm1 log log2 log10 log1p pow sqrt erf"
+_ANGLES = "sin cos tan asin acos atan atan2 sinh cosh tanh"
+_ROUNDING = "floor ceil trunc fmod"
 
 FLOATS: dict[str, Spelling] = {
-    "add": Infix("+", 12), "sub": Infix("-", 12), "mul": Infix("*", 13), "div": Infix("/", 13),
-    "floordiv": Call("floor_div"), "mod": Call("floor_mod"), "min": Call("min_of"), "max": Call("max_of"),
-    "neg": Call("-"), "abs": Call("fabs{f}"), "sign": Call("sign_of"), "round": Call("rint{f}"),
+    "add": Infix("+", 12),
+    "sub": Infix("-", 12),
+    "mul": Infix("*", 13),
+    "div": Infix("/", 13),
+    "floordiv": Call("floor_div"),
+    "mod": Call("floor_mod"),
+    "min": Call("min_of"),
+    "max": Call("max_of"),
+    "neg": Call("-"),
+    "abs": Call("fabs{f}"),
+    "sign": Call("sign_of"),
+    "round": Call("rint{f}"),
     "rsqrt": Call("reciprocal_sqrt"),
-} | {name: Call(name + "{f}") for name in _MATHS.split()}  # fmt: skip
+} | {name: Call(name + "{f}") for name in f"{_EXPONENTIALS} {_ANGLES} {_ROUNDING}".split()}
 
 INTEGERS: dict[str, Spelling] = {
-    "add": Infix("+", 12), "sub": Infix("-", 12), "mul": Infix("*", 13), "floordiv": Call("floor_div"),
-    "mod": Call("floor_mod"), "fmod": Call("trunc_mod"), "min": Call("min_of"), "max": Call("max_of"),
-    "abs": Call("abs_of"), "sign": Call("sign_of"), "neg": Call("-"), "pow": Call("int_pow"),
-    "and": Infix("&", 8), "or": Infix("|", 6), "xor": Infix("^", 7), "not": Call("!"),
-}  # fmt: skip
+    "add": Infix("+", 12),
+    "sub": Infix("-", 12),
+    "mul": Infix("*", 13),
+    "floordiv": Call("floor_div"),
+    "mod": Call("floor_mod"),
+    "fmod": Call("trunc_mod"),
+    "min": Call("min_of"),
+    "max": Call("max_of"),
+    "abs": Call("abs_of"),
+    "sign": Call("sign_of"),
+    "neg": Call("-"),
+    "pow": Call("int_pow"),
+    "and": Infix("&", 8),
+    "or": Infix("|", 6),
+    "xor": Infix("^", 7),
+    "not": Call("!"),
+}
 
 TRUTHS: dict[str, Spelling] = {  # by the type of the operands, these always give a truth value
-    "lt": Infix("<", 10), "le": Infix("<=", 10), "eq": Infix("==", 9), "ne": Infix("!=", 9),
-    "and": Infix("&", 8), "or": Infix("|", 6), "xor": Infix("^", 7), "not": Call("!"),
-    "isnan": Call("is_nan"), "isinf": Call("is_inf"), "min": Call("min_of"), "max": Call("max_of"),
-}  # fmt: skip
+    "lt": Infix("<", 10),
+    "le": Infix("<=", 10),
+    "eq": Infix("==", 9),
+    "ne": Infix("!=", 9),
+    "and": Infix("&", 8),
+    "or": Infix("|", 6),
+    "xor": Infix("^", 7),
+    "not": Call("!"),
+    "isnan": Call("is_nan"),
+    "isinf": Call("is_inf"),
+    "min": Call("min_of"),
+    "max": Call("max_of"),
+}
 
 
 def tables(**changes: Spelling) -> Mapping[str, Mapping[str, Spelling]]:
@@ -61,7 +93,9 @@ def tables(**changes: Spelling) -> Mapping[str, Mapping[str, Spelling]]:
     return {"float": FLOATS | changes, "int": INTEGERS, "uint": INTEGERS, "bool": TRUTHS}
 
 
-def spell(table: Mapping[str, Mapping[str, Spelling]], target: str, node: Expr, args: Sequence[Spelled]) -> Spelled:
+def spell(
+    table: Mapping[str, Mapping[str, Spelling]], target: str, node: Expr, args: Sequence[Spelled]
+) -> Spelled:
     """One application of a scalar operator; `args` are its spelled operands."""
     if node.op == "where":
         condition, yes, no = (inside(arg, 4) for arg in args)

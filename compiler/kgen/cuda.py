@@ -1,6 +1,6 @@
-"""CUDA C++: a nest comes in, a kernel's text for one variant goes out. Flat and column kernels give each thread neighbouring
-elements; in a row kernel a warp or a block takes a row. A variant fixes the width of accesses and of indices, so that the
-kernel tests neither; the host picks the variant by guards over the sizes."""
+"""CUDA C++: a nest comes in, a kernel's text for one variant goes out. Flat and column kernels give each
+thread neighbouring elements; in a row kernel a warp or a block takes a row. A variant fixes the width of
+accesses and of indices, so that the kernel tests neither (kgen.variants)."""
 
 from __future__ import annotations
 
@@ -9,48 +9,24 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dlcb.compiler.dtype import BOOL, INDEX, DType
-from dlcb.compiler.expr.dag import Expr, toposort
-from dlcb.compiler.expr.node import ONE, TRUE, ZERO, apply, as_expr, ceildiv, equal, index, product, substitute
+from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.node import TRUE, ZERO, index, product, substitute
 from dlcb.compiler.ir.graph import Value
-from dlcb.compiler.kgen.affine import linear
 from dlcb.compiler.kgen.coords import Element
 from dlcb.compiler.kgen.cpp import convert
 from dlcb.compiler.kgen.cstyle import ATOM, Call, Spelled, tables
 from dlcb.compiler.kgen.lower import Lowering, Scope, identifier, identity
 from dlcb.compiler.kgen.schedule import Nest, kept_loops, worth_keeping
-from dlcb.compiler.kgen.verify import at_least
+from dlcb.compiler.kgen.variants import ACCESS, THREADS, WARP, Variant, narrowable, steps_of
 from dlcb.compiler.shapes.system import System
 
-THREADS = 256  # in a block
-_WARP = 32
-_MOST_BLOCKS = 1 << 16  # further elements are reached by striding
-_ACCESS = 16  # bytes that a thread moves at once
-_REGISTERS = 64  # of a thread, for what is kept of a row
-_LARGEST_INT = 2**31 - 1
 _JOINS = {"sum": "Add", "prod": "Multiply", "max": "Greatest", "min": "Least", "any": "Or", "all": "And"}
-
-
-@dataclass(frozen=True)
-class Variant:
-    """What one kernel takes for granted: elements a thread moves at once, bits of an index, threads that share a row, and
-    how many turns they take in it."""
-
-    width: int = 1
-    index_bits: int = 32
-    team: int = THREADS
-    turns: int = 0  # turns that each thread takes in a row, whose values stay in registers; 0: as many as the row needs
-
-    @property
-    def suffix(self) -> str:
-        width = f"_w{self.width}" if self.width > 1 else ""
-        team = "_warp" if self.team == _WARP else ""
-        turns = f"_t{self.turns}" if self.turns else ""
-        return width + team + turns + ("_64" if self.index_bits == 64 else "")
 
 
 @dataclass(eq=False)
 class _Lanes(Scope):
-    """The unrolled loop over the neighbouring elements of one thread; `first` is the first of them, bound in the parent."""
+    """The unrolled loop over the neighbouring elements of one thread; `first` is the first of them, bound in
+    the parent."""
 
     lane: Expr = ZERO
     first: Expr = ZERO
@@ -71,14 +47,20 @@ class Cuda(Lowering):
             self._rows()
         else:
             self._flat()
-        shared = [f"__shared__ {element} {name}[{_WARP}];" for element, name in self._shared.items()]
+        shared = [f"__shared__ {element} {name}[{WARP}];" for element, name in self._shared.items()]
         return [*shared, *self.root.lines]
 
-    # ---- loops -------------------------------------------------------------------------------------------------------------
+    # ---- loops -----------------------------------------------------------------------------------
 
     def _flat(self) -> None:
         first = f"blockIdx.x * {self._index_type}(blockDim.x) + threadIdx.x"
-        self._spread(self.nest.loops, self.nest.elements, self.root, first, f"gridDim.x * {self._index_type}(blockDim.x)")
+        self._spread(
+            self.nest.loops,
+            self.nest.elements,
+            self.root,
+            first,
+            f"gridDim.x * {self._index_type}(blockDim.x)",
+        )
 
     def _rows(self) -> None:
         """Rows over blocks or warps; within a row, elements over the threads of the team."""
@@ -92,18 +74,29 @@ class Cuda(Lowering):
             self._store(once, row, leader)
             row.add([f"if ({self._member} == 0)"], leader)
         teams = THREADS // self.variant.team
-        first = "blockIdx.x" if teams == 1 else f"blockIdx.x * {teams} + threadIdx.x / {_WARP}"
-        self._over(self.nest.rows, row, self.root, first, "gridDim.x" if teams == 1 else f"gridDim.x * {teams}", 1)
+        first = "blockIdx.x" if teams == 1 else f"blockIdx.x * {teams} + threadIdx.x / {WARP}"
+        self._over(
+            self.nest.rows, row, self.root, first, "gridDim.x" if teams == 1 else f"gridDim.x * {teams}", 1
+        )
 
     @property
     def _member(self) -> str:
-        return "threadIdx.x" if self.variant.team > _WARP else f"threadIdx.x % {_WARP}"
+        return "threadIdx.x" if self.variant.team > WARP else f"threadIdx.x % {WARP}"
 
     @property
     def _index_type(self) -> str:
         return "int" if self.variant.index_bits == 32 else "Wide"
 
-    def _over(self, loops: Sequence[Expr], scope: Scope, home: Scope, first: str, step: str, width: int, lane: Expr | None = None) -> None:
+    def _over(
+        self,
+        loops: Sequence[Expr],
+        scope: Scope,
+        home: Scope,
+        first: str,
+        step: str,
+        width: int,
+        lane: Expr | None = None,
+    ) -> None:
         """Add `scope` to `home`, in a loop whose single counter is taken apart into the loops' indices."""
         if not loops:
             home.lines.extend(scope.lines)
@@ -152,18 +145,33 @@ class Cuda(Lowering):
         name = self.parameter(extent, "magic" if self.variant.index_bits == 32 else "magic64")
         return f"divide({numerator}, {name}, {name}_shift)"
 
-    def _spread(self, loops: Sequence[Expr], elements: Sequence[Element], home: Scope, first: str, step: str) -> None:
+    def _spread(
+        self, loops: Sequence[Expr], elements: Sequence[Element], home: Scope, first: str, step: str
+    ) -> None:
         """Store `elements` for all indices of `loops`, neighbouring ones in the lanes of one thread."""
         if not loops:
             block = Scope(home, frozenset())
             self._store(elements, home, block)
-            home.add([f"if (blockIdx.x == 0 && threadIdx.x == 0)"] if home is self.root else [f"if ({self._member} == 0)"], block)
+            home.add(
+                ["if (blockIdx.x == 0 && threadIdx.x == 0)"]
+                if home is self.root
+                else [f"if ({self._member} == 0)"],
+                block,
+            )
             return
         chunk, lanes = self._chunk(loops, home)
         after = self._store(elements, chunk, lanes)
         self._unroll(chunk, lanes)
         chunk.lines.extend(after)
-        self._over(loops, chunk, home, first, step, self.variant.width, lanes.lane if isinstance(lanes, _Lanes) else None)
+        self._over(
+            loops,
+            chunk,
+            home,
+            first,
+            step,
+            self.variant.width,
+            lanes.lane if isinstance(lanes, _Lanes) else None,
+        )
 
     def _chunk(self, loops: Sequence[Expr], home: Scope) -> tuple[Scope, Scope]:
         """The scope of one thread's turn, and within it that of one element."""
@@ -177,12 +185,16 @@ class Cuda(Lowering):
     def _unroll(self, chunk: Scope, lanes: Scope) -> None:
         if isinstance(lanes, _Lanes):
             name = identifier(lanes.lane.value)
-            lanes.lines.insert(0, f"const {self._index_type} {name} = {identifier(lanes.first.value)} + lane;")
+            lanes.lines.insert(
+                0, f"const {self._index_type} {name} = {identifier(lanes.first.value)} + lane;"
+            )
             chunk.add(["#pragma unroll", f"for (int lane = 0; lane < {self.variant.width}; ++lane)"], lanes)
 
     def _store(self, elements: Sequence[Element], outer: Scope, scope: Scope) -> list[str]:
         """Add stores to `scope`; what comes after the loop over lanes is returned."""
-        packed = [e for e in elements if isinstance(scope, _Lanes) and self._is_pack(e.offset, scope, e.value.dtype)]
+        packed = [
+            e for e in elements if isinstance(scope, _Lanes) and self._is_pack(e.offset, scope, e.value.dtype)
+        ]
         roots = [root for e in elements for root in ((e.scalar,) if e in packed else (e.scalar, e.offset))]
         spelled = iter(self.compute(roots, scope))
         after: list[str] = []
@@ -200,13 +212,16 @@ class Cuda(Lowering):
                 scope.lines.append(f"{name}[{next(spelled)[0]}] = {value};")
         return after
 
-    # ---- accesses of several elements --------------------------------------------------------------------------------------
+    # ---- accesses of several elements ------------------------------------------------------------
 
     def _pack_type(self, dtype: DType) -> str:
         return f"Pack<{self.type_name(dtype)}, {self.variant.width}>"
 
     def _is_pack(self, offset: Expr, lanes: _Lanes, dtype: DType) -> bool:
-        return dtype.itemsize * self.variant.width <= _ACCESS and steps_of(offset, lanes.lane, self.variant.width) is not None
+        return (
+            dtype.itemsize * self.variant.width <= ACCESS
+            and steps_of(offset, lanes.lane, self.variant.width) is not None
+        )
 
     def _packed_load(self, node: Expr, scope: Scope) -> bool:
         return (
@@ -224,15 +239,17 @@ class Cuda(Lowering):
         if not self._packed_load(node, home):
             return super()._spell(node, args, home)
         assert isinstance(home, _Lanes) and home.parent is not None
-        kind, name, pack = self._pack_type(node.dtype), self.buffers[node.value], self.fresh("pack")
-        offset, guard = self.compute([substitute(node.args[0], {home.lane: home.first}), node.args[1]], home.parent)
+        kind, name, pack = self._pack_type(node.dtype), node.value, self.fresh("pack")
+        offset, guard = self.compute(
+            [substitute(node.args[0], {home.lane: home.first}), node.args[1]], home.parent
+        )
         access = f"*reinterpret_cast<const {kind}*>({name} + {_sum(offset)})"
         if node.args[1] is not TRUE:
             access = f"{guard[0]} ? {access} : {kind}{{}}"
         home.parent.lines.append(f"const {kind} {pack} = {access};")
         return f"{pack}.at[lane]", ATOM
 
-    # ---- reductions --------------------------------------------------------------------------------------------------------
+    # ---- reductions ------------------------------------------------------------------------------
 
     def fold(self, folds: Sequence[Expr], home: Scope, scope: Scope) -> None:
         accumulators = [self.fresh("sum" if fold.value == "sum" else "fold") for fold in folds]
@@ -244,7 +261,9 @@ class Cuda(Lowering):
         else:
             self._fold_alone(folds, accumulators, home)
         del self._running[-len(folds) :]
-        home.names |= {fold: (accumulator, ATOM) for fold, accumulator in zip(folds, accumulators, strict=True)}
+        home.names |= {
+            fold: (accumulator, ATOM) for fold, accumulator in zip(folds, accumulators, strict=True)
+        }
 
     def _fold_alone(self, folds: Sequence[Expr], accumulators: Sequence[str], home: Scope) -> None:
         loops = folds[0].args[1:]
@@ -266,7 +285,7 @@ class Cuda(Lowering):
         self._over(loops, chunk, home, self._member, str(self.variant.team), self.variant.width, lane)
         for fold, accumulator in zip(folds, accumulators, strict=True):
             join = f"{_JOINS[fold.value]}()"
-            if self.variant.team == _WARP:
+            if self.variant.team == WARP:
                 home.lines.append(f"{accumulator} = join_warp({accumulator}, {join});")
             else:
                 element = self.local_type(fold)
@@ -289,7 +308,7 @@ class Cuda(Lowering):
         home.lines.append(f"{self.local_type(node)} {name}[{self.variant.turns}]{lanes};")
         return f"{name}[turn]" + ("[lane]" if lanes else ""), ATOM
 
-    # ---- spelling ----------------------------------------------------------------------------------------------------------
+    # ---- spelling --------------------------------------------------------------------------------
 
     def type_name(self, dtype: DType) -> str:
         return dtype.cuda
@@ -300,7 +319,8 @@ class Cuda(Lowering):
         return self.type_name(node.dtype)
 
     def _narrow(self, node: Expr) -> bool:
-        """Is `node` a coordinate or address in a kernel with 32-bit indices? Integers read from memory keep their width."""
+        """Is `node` a coordinate or address in a kernel with 32-bit indices? Integers read from memory keep
+        their width."""
         return self.variant.index_bits == 32 and node.dtype is INDEX and narrowable(node)
 
     def operand(self, text: Spelled, arg: Expr, node: Expr, wanted: DType) -> Spelled:
@@ -333,177 +353,25 @@ def _sum(offset: Spelled) -> str:
     return offset[0] if offset[1] >= 12 else f"({offset[0]})"
 
 
-# ---- variants --------------------------------------------------------------------------------------------------------------
-
-
-def narrowable(node: Expr) -> bool:
-    """Is an integer made of coordinates and sizes alone?"""
-    return all(
-        below.op not in ("load", "check", "reduce") and not below.dtype.is_float
-        for below in toposort([node])
-    )
-
-
-def steps_of(offset: Expr, lane: Expr, width: int) -> list[Expr] | None:
-    """What must be a multiple of `width` so that `width` elements from a multiple of it can be moved at once; None where the
-    elements are not neighbours, or never aligned."""
-    sums = linear(offset)
-    others = [(term, c) for term, c in sums.items() if term is not lane]
-    if sums.get(lane) is not ONE or any(lane in term.free for term, _ in others):
-        return None
-    if any(c.is_const and c.value % width for _, c in others):
-        return None
-    return [c for _, c in others if not c.is_const]
-
-
-def accesses(nest: Nest) -> list[tuple[Expr, DType]]:
-    """The addresses and element types of all loads and stores."""
-    loads = [(n.args[0], n.dtype) for n in toposort(e.scalar for e in nest.elements) if n.op == "load"]
-    return [*loads, *((e.offset, e.value.dtype) for e in nest.elements)]
-
-
-def vector_loops(nest: Nest) -> list[Expr]:
-    """The loops whose neighbouring elements a thread takes: the innermost of the domain and of each team reduction."""
-    if nest.kind != "row":
-        return [nest.lane] if nest.lane is not None and nest.kind == "flat" else []
-    loops = [nest.inner[-1]] if nest.inner else []
-    rows = set(nest.rows)
-    folds = [f for f in nest.reductions() if {v for v in f.free if v.op == "index"} <= rows]
-    return [*loops, *(fold.args[-1] for fold in folds if fold.args[-1] not in loops)]
-
-
-def widest(nest: Nest) -> int:
-    """Elements of the widest type that fit one access, if any access is along the vector loops."""
-    loops = vector_loops(nest)
-    sizes = [d.itemsize for offset, d in accesses(nest) for loop in loops if linear(offset).get(loop) is ONE]
-    return max(1, min(_ACCESS // size for size in sizes)) if sizes else 1
-
-
-def wide_guards(nest: Nest, width: int, system: System) -> tuple[Expr, ...] | None:
-    """What must hold for accesses of `width` elements; None where they cannot be had."""
-    multiples = [loop.args[0] for loop in vector_loops(nest)]
-    for offset, dtype in accesses(nest):
-        for loop in vector_loops(nest):
-            if dtype.itemsize * width <= _ACCESS:
-                multiples += steps_of(offset, loop, width) or []
-    guards = dict.fromkeys(system.simplify(equal(m % width, 0)) for m in multiples)
-    if any(g.is_const and not g.value for g in guards):
-        return None
-    return tuple(g for g in guards if not g.is_const and system.known(g) is not True)
-
-
-def narrow_guards(nest: Nest, system: System) -> tuple[Expr, ...]:
-    """What must hold for 32-bit indices: no address or coordinate, nor any part of one, passes 2^31."""
-    roots = [offset for offset, _ in accesses(nest)]
-    nodes = list(toposort(root for e in nest.elements for root in (e.scalar, e.offset)))
-    for node in nodes:
-        if not (node.dtype is INDEX and narrowable(node)):
-            roots.extend(arg for arg in node.args if arg.dtype is INDEX)
-    limits = {system.simplify(_magnitude(root)) for root in roots if narrowable(root)}
-    # a counter steps once past its end
-    limits |= {system.simplify(product(i.args[0] for i in fold.args[1:]) + THREADS) for fold in nest.reductions()}
-    limits.add(system.simplify(nest.domain + _MOST_BLOCKS * THREADS))
-    largest = [a for a in limits if not any(a is not b and at_least(system, b, a) for b in limits)]
-    guards = {system.simplify(limit <= _LARGEST_INT) for limit in largest}
-    return tuple(sorted((g for g in guards if not (g.is_const and g.value)), key=repr))
-
-
-def _magnitude(root: Expr) -> Expr:
-    """An expression over sizes that neither `root` nor anything it is computed from exceeds in absolute value."""
-    done: dict[Expr, Expr] = {}
-    for node in toposort([root]):
-        args = [done[arg] for arg in node.args]
-        match node.op:
-            case "const":
-                done[node] = as_expr(abs(int(node.value)))
-            case "size":
-                done[node] = node
-            case "index":
-                done[node] = node.args[0]
-            case "add" | "sub" | "mul":
-                done[node] = apply("add" if node.op != "mul" else "mul", *args)
-            case "floordiv":
-                done[node] = args[0] + ONE
-            case "mod":
-                done[node] = apply("max", *args)
-            case _ if node.dtype is BOOL:
-                done[node] = ONE
-            case "cast":
-                done[node] = args[0]
-            case _:
-                done[node] = ZERO
-                for arg in args[-2:]:
-                    done[node] = apply("max", done[node], arg)
-    return done[root]
-
-
-def variants(nest: Nest, system: System) -> list[tuple[Variant, tuple[Expr, ...]]]:
-    """The variants worth making with their guards, best first; the last one has none."""
-    narrow = narrow_guards(nest, system)
-    width = widest(nest)
-    wide = wide_guards(nest, width, system) if width > 1 else None
-    made: list[tuple[Variant, tuple[Expr, ...]]] = []
-    if wide is not None:
-        made += [(v, (*limits, *wide, *narrow)) for v, limits in _teams(nest, width, system)]
-    if wide != ():
-        made += [(v, (*limits, *narrow)) for v, limits in _teams(nest, 1, system)]
-    return [*made, (Variant(1, 64), ())]
-
-
-def _teams(nest: Nest, width: int, system: System) -> list[tuple[Variant, tuple[Expr, ...]]]:
-    """Who shares a row, by its length: a warp takes a short one; one that fits is kept in registers between its walks."""
-    if nest.kind != "row":
-        return [(Variant(width), ())]
-    length, kept = _row_length(nest), len(worth_keeping(nest, memory_is_dear=True))
-    most = min(8, _REGISTERS // (width * kept)) if kept else 8
-    made: list[tuple[Variant, tuple[Expr, ...]]] = []
-    for team in (_WARP, THREADS):
-        reach = team * width * most
-        short = system.simplify(length <= reach)
-        if not short.is_const:
-            made.append((Variant(width, 32, team, most if kept else 0), (short,)))
-        elif short.value:
-            turns = -(-length.value // (team * width)) if length.is_const else most
-            return [*made, (Variant(width, 32, team, turns if kept else 0), ())]
-    return [*made, (Variant(width), ())] if kept else [*made[:1], (Variant(width), ())]
-
-
-def _row_length(nest: Nest) -> Expr:
-    lengths = [product(i.args[0] for i in nest.inner)] if nest.inner else []
-    rows = set(nest.rows)
-    for fold in nest.reductions():
-        if {v for v in fold.free if v.op == "index"} <= rows:
-            lengths.append(product(i.args[0] for i in fold.args[1:]))
-    longest = lengths[0]
-    for length in lengths[1:]:
-        longest = apply("max", longest, length)
-    return longest
-
-
-def grid(nest: Nest, variant: Variant, system: System) -> Expr:
-    """Blocks to launch."""
-    if nest.kind == "row":
-        blocks = ceildiv(product(i.args[0] for i in nest.rows), THREADS // variant.team)
-    else:
-        loops = [i.args[0] for i in nest.loops]
-        if variant.width > 1:
-            loops[-1] = loops[-1] // variant.width
-        blocks = ceildiv(product(loops), THREADS)
-    return system.simplify(apply("min", apply("max", blocks, 1), _MOST_BLOCKS))
-
-
 def function(name: str, lowering: Cuda, lines: Sequence[str], outputs: Sequence[Element]) -> str:
     """The whole kernel."""
-    arguments = [f"const {v.dtype.cuda}* __restrict__ {lowering.buffers[v.name]}" for v in lowering.tensors.values()]
+    arguments = [f"const {v.dtype.cuda}* __restrict__ {name}" for name, v in lowering.tensors.items()]
     arguments += [f"{e.value.dtype.cuda}* __restrict__ {lowering.results[e.value]}" for e in outputs]
     for parameter in lowering.parameters:
         match parameter.kind:
             case "magic":
                 arguments += [f"unsigned {parameter.name}", f"unsigned {parameter.name}_shift"]
             case "magic64":
-                arguments += [f"unsigned long long {parameter.name}", f"unsigned long long {parameter.name}_shift"]
+                arguments += [
+                    f"unsigned long long {parameter.name}",
+                    f"unsigned long long {parameter.name}_shift",
+                ]
             case kind:
                 arguments.append(f"{'int' if kind == 'int32' else 'long long'} {parameter.name}")
     arguments.append("long long* status")
-    head = f'extern "C" __global__ void __launch_bounds__({THREADS}) {name}(\n    ' + ",\n    ".join(arguments) + "\n) {"
+    head = (
+        f'extern "C" __global__ void __launch_bounds__({THREADS}) {name}(\n    '
+        + ",\n    ".join(arguments)
+        + "\n) {"
+    )
     return "\n".join([head, *("    " + line for line in lines), "}"]) + "\n"

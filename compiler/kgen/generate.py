@@ -1,13 +1,15 @@
-"""Generate a group's kernels for a target, and join kernels into a translation unit that its compiler takes."""
+"""A fused group comes in and the kernels for a target go out; kernels join into a translation unit."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import ONE, ZERO
-from dlcb.compiler.kgen import cpp, cuda, prelude
+from dlcb.compiler.kgen import cpp, cuda, prelude, variants
 from dlcb.compiler.kgen.coords import Layouts, Scalars, infer
 from dlcb.compiler.kgen.kernel import BufferArgument, Kernel, KernelSet
 from dlcb.compiler.kgen.schedule import Nest, plan
@@ -15,28 +17,52 @@ from dlcb.compiler.options import Target
 from dlcb.compiler.passes.steps import Group
 from dlcb.compiler.shapes.system import System
 
+# Kernels by what they compute: the layers of a model are equal groups, and only the first costs time.
+_made: WeakKeyDictionary[System, dict[tuple, tuple[Kernel, ...]]] = WeakKeyDictionary()
+
 
 def generate(
     group: Group, layouts: Layouts, system: System, target: Target, static: bool = False
 ) -> KernelSet:
     """The kernels of `group`, whose values lie in memory as `layouts` say (row-major where they say nothing).
 
-    With `static` every size is a literal and only the variant for these sizes is made."""
+    With `static` the sizes are literals, and only the variants that fit them are made."""
     scalars = infer(group, layouts, system)
     nest = plan(scalars, group, system)
-    if target.kind == "cpp":
-        return KernelSet(group.name, (_cpp(group, scalars, nest, system),))
-    return KernelSet(group.name, tuple(_cuda(group, scalars, nest, system, *v) for v in cuda.variants(nest, system)))
+    anchor = group.anchor.producer
+    assert anchor is not None
+    known = _made.setdefault(system, {})
+    key = (target, anchor.op.name, *_content(nest, scalars))
+    if key not in known:
+        make = _cpp if target.kind == "cpp" else _cuda
+        known[key] = tuple(make(anchor.op.name, scalars, nest, system))
+    return KernelSet(group.name, tuple(_bound(kernel, scalars) for kernel in known[key]))
 
 
-def _cpp(group: Group, scalars: Scalars, nest: Nest, system: System) -> Kernel:
+def _content(nest: Nest, scalars: Scalars) -> Iterable[object]:
+    yield from (nest.kind, nest.rows, nest.lane, nest.inner)
+    yield tuple((e.scalar, e.offset, e.indices, e.value.dtype) for e in nest.elements)
+    yield tuple(value.dtype for value in scalars.tensors.values())
+
+
+def _bound(kernel: Kernel, scalars: Scalars) -> Kernel:
+    """`kernel` with the names of this group's values."""
+    names = {name: value.name for name, value in scalars.tensors.items()}
+    checks = tuple(
+        replace(c, label=names.get(c.label, c.label), value_name=names.get(c.value_name, c.value_name))
+        for c in kernel.checks
+    )
+    return replace(kernel, buffers=_buffers(scalars), checks=checks)
+
+
+def _cpp(operator: str, scalars: Scalars, nest: Nest, system: System) -> Iterable[Kernel]:
     lowering = cpp.Cpp(nest, scalars.tensors, system)
     lines = lowering.run()
-    name = content_name(group, cpp.function("", lowering, lines, nest.elements))
-    return Kernel(
+    name = _content_name(operator, cpp.function("", lowering, lines, nest.elements))
+    yield Kernel(
         name=name,
         body=cpp.function(name, lowering, lines, nest.elements),
-        buffers=buffers(scalars),
+        buffers=_buffers(scalars),
         parameters=tuple(lowering.parameters),
         guards=(),
         alignment=1,
@@ -48,36 +74,45 @@ def _cpp(group: Group, scalars: Scalars, nest: Nest, system: System) -> Kernel:
     )
 
 
-def _cuda(
-    group: Group, scalars: Scalars, nest: Nest, system: System, variant: cuda.Variant, guards: tuple[Expr, ...]
+def _cuda(operator: str, scalars: Scalars, nest: Nest, system: System) -> Iterable[Kernel]:
+    for variant, guards in variants.variants(nest, system):
+        yield _cuda_variant(operator, scalars, nest, system, variant, guards)
+
+
+def _cuda_variant(
+    operator: str,
+    scalars: Scalars,
+    nest: Nest,
+    system: System,
+    variant: variants.Variant,
+    guards: tuple[Expr, ...],
 ) -> Kernel:
     lowering = cuda.Cuda(nest, scalars.tensors, system, variant)
     lines = lowering.run()
-    name = content_name(group, cuda.function("", lowering, lines, nest.elements), variant.suffix)
-    widest = max(b.dtype.itemsize for b in buffers(scalars))
+    name = _content_name(operator, cuda.function("", lowering, lines, nest.elements), variant.suffix)
+    widest = max(b.dtype.itemsize for b in _buffers(scalars))
     return Kernel(
         name=name,
         body=cuda.function(name, lowering, lines, nest.elements),
-        buffers=buffers(scalars),
+        buffers=_buffers(scalars),
         parameters=tuple(lowering.parameters),
         guards=guards,
-        alignment=min(16, variant.width * widest) if variant.width > 1 else 1,
-        grid=(cuda.grid(nest, variant, system), ONE, ONE),
-        block=(cuda.THREADS, 1, 1),
+        alignment=min(variants.ACCESS, variant.width * widest) if variant.width > 1 else 1,
+        grid=(variants.grid(nest, variant), ONE, ONE),
+        block=(variants.THREADS, 1, 1),
         shared_bytes=ZERO,
         checks=tuple(lowering.checks),
         domain=nest.domain,
     )
 
 
-def content_name(group: Group, text: str, suffix: str = "") -> str:
-    """A name that equal kernels share, so that a unit holds each once: the anchor's operator and a digest of the text."""
-    assert group.anchor.producer is not None
-    digest = hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
-    return f"{group.anchor.producer.op.name}_{digest}{suffix}"
+def _content_name(operator: str, text: str, suffix: str = "") -> str:
+    """A name that equal kernels share, so that a unit holds each once: the anchor's operator and a digest of
+    the text."""
+    return f"{operator}_{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}{suffix}"
 
 
-def buffers(scalars: Scalars) -> tuple[BufferArgument, ...]:
+def _buffers(scalars: Scalars) -> tuple[BufferArgument, ...]:
     inputs = (BufferArgument(value.name, value.dtype, "in") for value in scalars.tensors.values())
     outputs = (BufferArgument(e.value.name, e.value.dtype, "out") for e in scalars.elements)
     return (*inputs, *outputs)

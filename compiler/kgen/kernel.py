@@ -1,5 +1,6 @@
-"""What kernel generation hands to the host: kernels as data. A kernel is a body of text together with everything that
-a launch needs to know: buffers, parameters over sizes, assumptions, grid, and the index checks it may report."""
+"""What kernel generation hands to the host: kernels as data. A kernel is a body of text together with
+everything that a launch needs to know: buffers, parameters over sizes, assumptions, grid, and the index
+checks it may report."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from dlcb.compiler.expr.dag import Expr
 class Parameter:
     """An integer that the host computes from the sizes and passes by value.
 
-    `kind` is "int64", "int32", "magic" (the host passes a multiplier and a shift for dividing dividends below 2^31 by
-    `value`) or "magic64" (the same for any dividend below 2^63)."""
+    `kind` is "int64", "int32", "magic" (the host passes a multiplier and a shift for dividing dividends
+    below 2^31 by `value`) or "magic64" (the same for any dividend below 2^63)."""
 
     name: str
     value: Expr
@@ -42,8 +43,9 @@ class IndexCheck:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One variant: its text and how to launch it. It may be launched when all `guards` hold and every buffer's address
-    is a multiple of `alignment` bytes. Nothing is launched when `domain` (elements of the iteration space) is zero."""
+    """One variant: its text and how to launch it. It may be launched when all `guards` hold and every
+    buffer's address is a multiple of `alignment` bytes. Nothing is launched when `domain` (elements of the
+    iteration space) is zero."""
 
     name: str
     body: str

@@ -1,8 +1,10 @@
-"""Lowering: a nest of scalar expressions comes in, lines of a C-like language go out. Every expression is computed once, in
-the outermost scope that binds what it depends on: a reduction that depends on rows alone leaves the inner loop, an address
-keeps only its innermost term there, and what depends on sizes alone is a parameter that the host computes.
+"""Lowering: a nest of scalar expressions comes in, lines of a C-like language go out. Every expression is
+computed once, in the outermost scope that binds what it depends on: a reduction that depends on rows alone
+leaves the inner loop, an address keeps only its innermost term there, and what depends on sizes alone is a
+parameter that the host computes.
 
-What a scope looks like, and how a reduction is carried out, is the target's business (kgen.cpp, kgen.cuda)."""
+What a scope looks like, and how a reduction is carried out, is the target's business (kgen.cpp, kgen.cuda).
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from dlcb.compiler.dtype import BOOL, FLOAT32, INDEX, DType
-from dlcb.compiler.expr.dag import Expr, rebuild, toposort
-from dlcb.compiler.expr.node import ONE, TRUE, ZERO, apply, as_expr, intern, load, remake
+from dlcb.compiler.expr.dag import Expr, toposort
+from dlcb.compiler.expr.node import ONE, TRUE, ZERO, apply, intern, load, remake
 from dlcb.compiler.expr.ops import FOLDS
 from dlcb.compiler.ir.graph import Value
 from dlcb.compiler.kgen.affine import linear, over_sizes
@@ -26,7 +28,7 @@ from dlcb.compiler.shapes.system import System
 
 _LONGEST_LINE = 90
 _HOST_KINDS = ("bool", "int", "uint")
-_COMPARISONS = frozenset("lt le eq ne".split())
+_COMPARISONS = frozenset(["lt", "le", "eq", "ne"])
 
 
 @dataclass(eq=False)
@@ -40,7 +42,8 @@ class Scope:
     reports: bool = False  # does it hold an index check? such a loop is not vectorised
 
     def home(self, free: Iterable[Expr]) -> Scope:
-        """The outermost scope in which everything in `free` is bound; for an index bound twice the inner loop counts."""
+        """The outermost scope in which everything in `free` is bound; for an index bound twice the inner
+        loop counts."""
         wanted = {variable for variable in free if variable.op == "index"}
         scope = self
         while scope.parent is not None and not wanted & scope.bound:
@@ -64,7 +67,6 @@ class Lowering(ABC):
     def __init__(self, nest: Nest, tensors: Mapping[str, Value], system: System) -> None:
         self.nest = arranged(nest, system)
         self.tensors = tensors
-        self.buffers = {value.name: f"in{k}" for k, value in enumerate(tensors.values())}
         self.results = {element.value: f"out{k}" for k, element in enumerate(nest.elements)}
         self.system = system
         self.parameters: list[Parameter] = []
@@ -85,7 +87,7 @@ class Lowering(ABC):
         self._folds = [node for node in nodes if node.op == "reduce"]
         self._inner_folds = _reachable_folds(self._folds)
 
-    # ---- what a target decides ---------------------------------------------------------------------------------------------
+    # ---- what a target decides -------------------------------------------------------------------
 
     @abstractmethod
     def type_name(self, dtype: DType) -> str:
@@ -93,7 +95,8 @@ class Lowering(ABC):
 
     @abstractmethod
     def fold(self, folds: Sequence[Expr], home: Scope, scope: Scope) -> None:
-        """Add lines to `home` that compute reductions over the same loops, and enter their results in its names."""
+        """Add lines to `home` that compute reductions over the same loops, and enter their results in its
+        names."""
 
     @abstractmethod
     def divide(self, numerator: Spelled, divisor: Expr, node: Expr) -> Spelled:
@@ -109,7 +112,8 @@ class Lowering(ABC):
 
     @abstractmethod
     def keep(self, node: Expr) -> Spelled:
-        """The place, for the current index of the row, of something that is computed once and read in later loops."""
+        """The place, for the current index of the row, of something that is computed once and read in later
+        loops."""
 
     def loop_written(self) -> None:
         """What was kept in a loop over the row may be read from now on."""
@@ -120,13 +124,14 @@ class Lowering(ABC):
         return self.type_name(node.dtype)
 
     def operands(self, node: Expr, scope: Scope) -> tuple[Expr, ...]:
-        """What must be computed where `node` is: not the body of a reduction, which has a scope of its own."""
+        """What must be computed where `node` is; the body of a reduction has a scope of its own."""
         return _operands(node)
 
-    # ---- computing expressions ---------------------------------------------------------------------------------------------
+    # ---- computing expressions -------------------------------------------------------------------
 
     def compute(self, roots: Sequence[Expr], scope: Scope) -> list[Spelled]:
-        """Spell `roots` for use in `scope`. Lines that must come before are added to the scopes they belong to."""
+        """Spell `roots` for use in `scope`. Lines that must come before are added to the scopes they belong
+        to."""
         for fold in self._folds_below(roots):
             home = self._home(fold, scope)
             if fold not in home.names:
@@ -191,8 +196,14 @@ class Lowering(ABC):
 
     def _known(self, node: Expr, scope: Scope) -> Spelled | None:
         if node.op == "const":
-            half = node.dtype.is_float and node.dtype.bits == 16  # has no literals: one of float32 is converted
-            return self.convert(constant(node.value, FLOAT32), FLOAT32, node.dtype) if half else constant(node.value, node.dtype)
+            half = (
+                node.dtype.is_float and node.dtype.bits == 16
+            )  # has no literals: one of float32 is converted
+            return (
+                self.convert(constant(node.value, FLOAT32), FLOAT32, node.dtype)
+                if half
+                else constant(node.value, node.dtype)
+            )
         if node.op == "index":
             return identifier(node.value), ATOM
         if self._hosted.get(node):
@@ -207,7 +218,7 @@ class Lowering(ABC):
     def _spell(self, node: Expr, args: list[Spelled], home: Scope) -> Spelled:
         match node.op:
             case "load":
-                element = f"{self.buffers[node.value]}[{args[0][0]}]"
+                element = f"{node.value}[{args[0][0]}]"
                 if node.args[1] is TRUE:
                     return element, ATOM
                 return f"{inside(args[1], 4)} ? {element} : {self.zero(node.dtype)}", 3
@@ -237,19 +248,28 @@ class Lowering(ABC):
 
     def zero(self, dtype: DType) -> str:
         """What a guarded load gives where nothing is read."""
-        return constant(0, dtype)[0] if dtype.bits > 16 or not dtype.is_float else f"{self.type_name(dtype)}{{}}"
+        return (
+            constant(0, dtype)[0] if dtype.bits > 16 or not dtype.is_float else f"{self.type_name(dtype)}{{}}"
+        )
 
     def operand(self, text: Spelled, arg: Expr, node: Expr, wanted: DType) -> Spelled:
-        """An operand of a function, of exactly the type wanted: a plain literal, or a choice of two, is an int in C."""
-        if (arg.is_const or arg.op == "where") and arg.dtype is wanted and not wanted.is_float and wanted is not BOOL:
+        """An operand of a function, of exactly the type wanted: a plain literal, or a choice of two, is an
+        int in C."""
+        if (
+            (arg.is_const or arg.op == "where")
+            and arg.dtype is wanted
+            and not wanted.is_float
+            and wanted is not BOOL
+        ):
             return f"{self.type_name(wanted)}({text[0]})", ATOM
         return self.convert(text, arg.dtype, wanted)
 
     def _floordiv(self, node: Expr, args: list[Spelled]) -> Spelled:
-        """Divisions of what is never negative need no correction, and a size at run time divides by multiplication."""
+        """Divisions of what is never negative need no correction, and a size at run time divides by
+        multiplication."""
         numerator, divisor = node.args
         least = lowest(self.system, numerator)
-        positive = least is not None and self.system.known(ZERO <= least) is True
+        positive = least is not None and self.system.known(least >= ZERO) is True
         if divisor.is_const and divisor.value > 0:
             if positive:
                 return f"{inside(args[0], 13)} / {args[1][0]}", 13
@@ -268,8 +288,7 @@ class Lowering(ABC):
     def _report(self, node: Expr, args: list[Spelled], home: Scope) -> None:
         x, low, high, position, guard = args
         number = len(self.checks) + 1
-        name, _, value_name = str(node.value).partition("|")
-        self.checks.append(IndexCheck(name, value_name or name, node.args[1], node.args[2]))
+        self.checks.append(IndexCheck(node.value, node.value, node.args[1], node.args[2]))
         bad = f"!({inside(low, 11)} <= {x[0]} && {x[0]} < {inside(high, 11)})"
         condition = bad if node.args[4] is TRUE else f"{inside(guard, 5)} && {bad}"
         home.lines.append(f"if ({condition}) report(status, {number}, {position[0]}, {x[0]});")
@@ -283,7 +302,8 @@ class Lowering(ABC):
         return f"{accumulator} = {spell(self.table, self.target, operation, [(accumulator, ATOM), body])[0]};"
 
     def _fused(self, fold: Expr, home: Scope, scope: Scope) -> list[Expr]:
-        """Other reductions over the same loops, at the same place, that need nothing still to be computed there."""
+        """Other reductions over the same loops, at the same place, that need nothing still to be computed
+        there."""
         batch = [fold]
         for other in self._folds:
             if (
@@ -299,7 +319,7 @@ class Lowering(ABC):
                 batch.append(other)
         return batch[1:]
 
-    # ---- names -------------------------------------------------------------------------------------------------------------
+    # ---- names -----------------------------------------------------------------------------------
 
     def fresh(self, stem: str) -> str:
         number = self._counts.get(stem, 0)
@@ -331,7 +351,11 @@ def identity(fold: Expr) -> Spelled:
         if fold.dtype is BOOL:
             value = value > 0
         else:
-            least, most = (0, 2**fold.dtype.bits - 1) if fold.dtype.kind == "uint" else (-(2 ** (fold.dtype.bits - 1)), 2 ** (fold.dtype.bits - 1) - 1)
+            least, most = (
+                (0, 2**fold.dtype.bits - 1)
+                if fold.dtype.kind == "uint"
+                else (-(2 ** (fold.dtype.bits - 1)), 2 ** (fold.dtype.bits - 1) - 1)
+            )
             value = most if value > 0 else least
     return constant(value, fold.dtype)
 
@@ -345,21 +369,27 @@ def _hosted(nodes: Iterable[Expr]) -> dict[Expr, bool]:
     """Which nodes are integers over sizes alone."""
     alone: dict[Expr, bool] = {}
     for node in nodes:
-        alone[node] = node.op not in ("index", "load", "check", "reduce") and all(alone[arg] for arg in node.args)
-    return {node: yes and node.dtype.kind in _HOST_KINDS and node.op != "const" for node, yes in alone.items()}
+        alone[node] = node.op not in ("index", "load", "check", "reduce") and all(
+            alone[arg] for arg in node.args
+        )
+    return {
+        node: yes and node.dtype.kind in _HOST_KINDS and node.op != "const" for node, yes in alone.items()
+    }
 
 
 def _reachable_folds(folds: Sequence[Expr]) -> dict[Expr, frozenset[Expr]]:
     """For each reduction those inside its body."""
-    return {fold: frozenset(node for node in toposort([fold.args[0]]) if node.op == "reduce") for fold in folds}
+    return {
+        fold: frozenset(node for node in toposort([fold.args[0]]) if node.op == "reduce") for fold in folds
+    }
 
 
-# ---- bringing expressions into the form that hoists well -------------------------------------------------------------------
+# ---- bringing expressions into the form that hoists well -----------------------------------------
 
 
 def arranged(nest: Nest, system: System) -> Nest:
-    """`nest` with each address summed from the outermost loop's terms inwards, and remainders by a size at run time taken
-    from the quotient, so that one division serves both."""
+    """`nest` with each address summed from the outermost loop's terms inwards, and remainders by a size at
+    run time taken from the quotient, so that one division serves both."""
     rank = {loop: 1 for loop in nest.rows} | ({nest.lane: 1000} if nest.lane is not None else {})
     for number, loop in enumerate(nest.inner):
         rank[loop] = 2 + number
@@ -373,8 +403,8 @@ def arranged(nest: Nest, system: System) -> Nest:
         terms = sorted(linear(offset).items(), key=lambda item: (level(item[0]), item[0].op != "index"))
         total: Expr = ZERO
         for term, coefficient in terms:
-            coefficient = system.simplify(coefficient)
-            total = total + (coefficient if term is ONE else term * coefficient)
+            factor = system.simplify(coefficient)
+            total = total + (factor if term is ONE else term * factor)
         return total
 
     def remade(node: Expr, args: tuple[Expr, ...]) -> Expr:
@@ -387,7 +417,9 @@ def arranged(nest: Nest, system: System) -> Nest:
     roots = [root for e in nest.elements for root in (e.scalar, e.offset)]
     nodes = list(toposort(roots))
     hosted = _hosted(nodes)
-    for_host = {arg for node in nodes if not hosted[node] and node.op != "index" for arg in node.args if hosted[arg]}
+    for_host = {
+        arg for node in nodes if not hosted[node] and node.op != "index" for arg in node.args if hosted[arg]
+    }
     done: dict[Expr, Expr] = {node: system.simplify(node) for node in for_host}
     for node in nodes:
         if node not in done:
@@ -397,4 +429,3 @@ def arranged(nest: Nest, system: System) -> Nest:
         type(e)(e.value, done[e.scalar], address(done[e.offset]), e.indices) for e in nest.elements
     )
     return Nest(nest.kind, nest.rows, nest.lane, nest.inner, elements)
-

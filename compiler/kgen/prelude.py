@@ -1,7 +1,8 @@
-"""The text that stands above the kernels of a translation unit: what each target needs that its language does not have.
+"""The text that stands above the kernels of a translation unit: what each target needs that its language
+does not have.
 
-Maxima and minima return NaN where an operand is NaN, divisions of integers round down and survive a zero divisor, and
-half types convert by their bits, so that the compiler can vectorise the conversion."""
+Maxima and minima return NaN where an operand is NaN, divisions of integers round down and survive a zero
+divisor, and half types convert by their bits, so that the compiler can vectorise the conversion."""
 
 _SHARED = """
 template <typename T> FUNCTION T max_of(T a, T b) { return a > b || a != a ? a : b; }
@@ -24,20 +25,21 @@ FUNCTION double floor_div(double a, double b) {
     double f = floor(q);
     return q == 0 ? copysign(0.0, a / b) : q - f > 0.5 ? f + 1 : f;
 }
-FUNCTION float floor_mod(float a, float b) { float r = fmodf(a, b); return r != 0 && (b < 0) != (r < 0) ? r + b : r; }
-FUNCTION double floor_mod(double a, double b) { double r = fmod(a, b); return r != 0 && (b < 0) != (r < 0) ? r + b : r; }
+template <typename T> FUNCTION T signed_as(T remainder, T divisor) {
+    return remainder != 0 && (divisor < 0) != (remainder < 0) ? T(remainder + divisor) : remainder;
+}
+FUNCTION float floor_mod(float a, float b) { return signed_as(fmodf(a, b), b); }
+FUNCTION double floor_mod(double a, double b) { return signed_as(fmod(a, b), b); }
 // integers: a zero divisor gives zero, not a trap; the most negative number survives -1
+template <typename T> FUNCTION bool is_minus_one(T x) { return T(-1) < T(0) && x == T(-1); }
 template <typename T> FUNCTION T floor_div(T a, T b) {
     if (b == 0) return 0;
-    if (T(-1) < T(0) && b == T(-1)) return T(0 - (UNSIGNED)a);
+    if (is_minus_one(b)) return T(0 - (UNSIGNED)a);
     T q = a / b;
     return q - T(a % b != 0 && (a < 0) != (b < 0));
 }
-template <typename T> FUNCTION T trunc_mod(T a, T b) { return b == 0 || (T(-1) < T(0) && b == T(-1)) ? T(0) : T(a % b); }
-template <typename T> FUNCTION T floor_mod(T a, T b) {
-    T r = trunc_mod(a, b);
-    return r != 0 && (r < 0) != (b < 0) ? T(r + b) : r;
-}
+template <typename T> FUNCTION T trunc_mod(T a, T b) { return b == 0 || is_minus_one(b) ? T(0) : T(a % b); }
+template <typename T> FUNCTION T floor_mod(T a, T b) { return signed_as(trunc_mod(a, b), b); }
 template <typename T> FUNCTION T int_pow(T a, T b) {
     if (b < 0) return a == 1 ? T(1) : a == T(-1) ? (b & 1 ? T(-1) : T(1)) : T(0);
     UNSIGNED result = 1, base = (UNSIGNED)a;
@@ -48,12 +50,28 @@ template <typename T> FUNCTION T int_pow(T a, T b) {
 
 _OLD_VECTOR_FORMS = ("exp", "log", "sin", "cos", "pow")  # in glibc's libmvec since 2.22
 _NEW_VECTOR_FORMS = (  # since 2.35; fmod, round and the like have none
-    *("exp2", "expm1", "log2", "log10", "log1p", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "erf", "atan2"),
+    *(
+        "exp2",
+        "expm1",
+        "log2",
+        "log10",
+        "log1p",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "erf",
+        "atan2",
+    ),
 )
 
 
 def _vector_forms(names: tuple[str, ...]) -> str:
-    """Declarations that let the compiler call the vector versions of functions in loops, without -ffast-math."""
+    """Declarations that let the compiler call the vector versions of functions in loops, without
+    -ffast-math."""
     lines = []
     for name in names:
         for suffix, number in (("f", "float"), ("", "double")):
@@ -103,7 +121,7 @@ FUNCTION float float_of(half_t x) {
 FUNCTION half_t half_of(float x) {
     uint32_t bits = bits_of(x), sign = (bits >> 16) & 0x8000, size = bits & 0x7fffffff;
     uint32_t normal = (size - 0x38000000 + 0xfff + ((size >> 13) & 1)) >> 13;  // ties to even
-    uint32_t small = bits_of(float_from(size) + 0.5f) - 0x3f000000;            // the addition rounds to a multiple of 2^-24
+    uint32_t small = bits_of(float_from(size) + 0.5f) - 0x3f000000;  // adding rounds to a multiple of 2^-24
     uint32_t large = size > 0x7f800000 ? 0x7e00 : 0x7c00;
     return half_t(sign | (size < 0x38800000 ? small : size >= 0x477ff000 ? large : normal));
 }
@@ -194,7 +212,8 @@ struct Least { template <typename T> __device__ T operator()(T a, T b) const { r
 struct Or { template <typename T> __device__ T operator()(T a, T b) const { return T(a | b); } };
 struct And { template <typename T> __device__ T operator()(T a, T b) const { return T(a & b); } };
 template <typename Join, typename T> FUNCTION T join_warp(T value, Join join) {
-    for (int distance = 16; distance > 0; distance /= 2) value = join(value, (T)__shfl_xor_sync(~0u, value, distance));
+    for (int distance = 16; distance > 0; distance /= 2)
+        value = join(value, (T)__shfl_xor_sync(~0u, value, distance));
     return value;
 }
 template <typename Join, typename T> FUNCTION T join_block(T value, T identity, Join join, T* shared) {

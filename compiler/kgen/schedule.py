@@ -1,12 +1,15 @@
-"""How a group's domain is walked: the scalars of a group come in, a nest of loops as data goes out, the same for every target.
+"""How a group's domain is walked: the scalars of a group come in, a nest of loops as data goes out, the same
+for every target.
 
-Neighbouring axes that every access walks as one become one axis. Then a kernel is flat (each element on its own), a row
-kernel (reductions along contiguous memory, computed once a row), or a column kernel (neighbouring outputs reduce side by side)."""
+Neighbouring axes that every access walks as one become one axis. Then a kernel is flat (each element on its
+own), a row kernel (reductions along contiguous memory, computed once a row), or a column kernel
+(neighbouring outputs reduce side by side)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from dlcb.compiler.expr.dag import Expr, rebuild, toposort
 from dlcb.compiler.expr.node import ONE, ZERO, index, product, reduce, remake
@@ -17,15 +20,42 @@ from dlcb.compiler.shapes.system import System
 
 # scalar operators that cost more than storing their result in a cache and reading it back
 _EXPENSIVE = frozenset(
-    "div floordiv mod fmod pow exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh erf atan2".split()
+    [
+        "div",
+        "floordiv",
+        "mod",
+        "fmod",
+        "pow",
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log2",
+        "log10",
+        "log1p",
+        "sqrt",
+        "rsqrt",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "erf",
+        "atan2",
+    ]
 )
 SERIAL = 16  # elements; a reduction of at most so many, of constant extent, is computed one after the other
 
 
 @dataclass(frozen=True)
 class Nest:
-    """`rows` are the outer loops; `lane` is the index that neighbouring lanes take in a flat or column kernel; `inner` are the
-    loops inside a row of a row kernel. Elements that lack the inner indices are stored once a row."""
+    """`rows` are the outer loops; `lane` is the index that neighbouring lanes take in a flat or column
+    kernel; `inner` are the loops inside a row of a row kernel. Elements that lack the inner indices are
+    stored once a row."""
 
     kind: str
     rows: tuple[Expr, ...]
@@ -46,7 +76,8 @@ class Nest:
         return (node for node in toposort(e.scalar for e in self.elements) if node.op == "reduce")
 
     def work(self) -> Expr:
-        """Elements that the innermost loops visit, as far as sizes tell: of the domain, and of the longest fold for each row."""
+        """Elements that the innermost loops visit, as far as sizes tell: of the domain, and of the longest
+        fold for each row."""
         longest: Expr = ONE
         for fold in self.reductions():
             if not extent(fold).is_const or not longest.is_const or extent(fold).value > longest.value:
@@ -103,26 +134,39 @@ def _along(fold: Expr, rows: tuple[Expr, ...]) -> bool:
 
 
 def kept_loops(nest: Nest) -> tuple[Expr, ...]:
-    """The loops of a row that several of its reductions and stores walk: values may be kept from one walk to the next."""
+    """The loops of a row that several of its reductions and stores walk: values may be kept from one walk to
+    the next."""
     if nest.kind != "row":
         return ()
-    return nest.inner or next((fold.args[1:] for fold in nest.reductions() if not set(fold.args[1:]) & fold.free), ())
+    return nest.inner or next(
+        (fold.args[1:] for fold in nest.reductions() if not set(fold.args[1:]) & fold.free), ()
+    )
 
 
 def worth_keeping(nest: Nest, memory_is_dear: bool = False) -> frozenset[Expr]:
-    """What a row kernel computes in several loops over its row, and should rather compute once and keep: expressions with an
-    expensive operator or a table look-up, with `memory_is_dear` any load, that is not itself in something kept."""
+    """What a row kernel computes in several loops over its row, and should rather compute once and keep:
+    expressions with an expensive operator or a table look-up, with `memory_is_dear` any load, that is not
+    itself in something kept."""
     loops = kept_loops(nest)
-    bodies = [fold.args[0] for fold in nest.reductions() if fold.args[1:] == loops and not set(loops) & fold.free]
+    bodies = [
+        fold.args[0] for fold in nest.reductions() if fold.args[1:] == loops and not set(loops) & fold.free
+    ]
     bodies += [e.scalar for e in nest.elements if nest.inner and nest.inner[-1] in e.indices]
     reached = [{*_beneath(body)} for body in bodies]
-    shared = {node for k, nodes in enumerate(reached) for node in nodes if any(node in other for other in reached[:k])}
+    shared = {
+        node
+        for k, nodes in enumerate(reached)
+        for node in nodes
+        if any(node in other for other in reached[:k])
+    }
     roots = set(bodies)
     used_outside = {arg for nodes in reached for node in nodes - shared for arg in node.args}
     kept: set[Expr] = set()
     costly: set[Expr] = set()
     for node in toposort(shared, lambda n: n in shared):
-        look_up = node.op == "load" and (memory_is_dear or any(t.op not in ("index", "const") for t in linear(node.args[0])))
+        look_up = node.op == "load" and (
+            memory_is_dear or any(t.op not in ("index", "const") for t in linear(node.args[0]))
+        )
         dear = node.op in _EXPENSIVE or look_up or any(arg in costly for arg in node.args)
         if dear and set(loops) & node.free and node.op != "check":
             if node in roots or node in used_outside:
@@ -144,7 +188,7 @@ def _beneath(body: Expr) -> Iterator[Expr]:
                 stack.append(arg)
 
 
-# ---- neighbouring axes as one ----------------------------------------------------------------------------------------------
+# ---- neighbouring axes as one --------------------------------------------------------------------
 
 
 def _coalesce(nest: Nest, system: System) -> Nest:
@@ -160,7 +204,7 @@ def _mergeable(nest: Nest, system: System) -> Iterator[tuple[Expr, Expr]]:
     folds = list(nest.reductions())
     outer_loops = nest.rows if nest.lane is None else (*nest.rows, nest.lane)
     for loops in (outer_loops, nest.inner, *(fold.args[1:] for fold in folds)):
-        for outer, inner in zip(loops, loops[1:], strict=False):
+        for outer, inner in pairwise(loops):
             together = [e.indices for e in nest.elements] + [fold.args[1:] for fold in folds]
             if (
                 not values & {outer, inner}
@@ -218,7 +262,8 @@ def _one_walk(sums: Sum, outer: Expr, inner: Expr, system: System) -> bool:
 
 
 def _merge(nest: Nest, outer: Expr, inner: Expr) -> Nest:
-    """One loop in place of two: every address is a multiple of the merged index by the inner one's coefficient."""
+    """One loop in place of two: every address is a multiple of the merged index by the inner one's
+    coefficient."""
     joined = index(f"{outer.value}_{inner.value[1:]}", outer.args[0] * inner.args[0])
 
     def loops(old: tuple[Expr, ...]) -> tuple[Expr, ...]:

@@ -1,5 +1,5 @@
-"""Every memory access is shown to be in bounds before any text is printed: a coordinate, an axis and what is known come in;
-what could not be shown goes out as a condition that the access is guarded with."""
+"""Every memory access is shown to be in bounds before any text is printed: a coordinate, an axis and what is
+known come in; what could not be shown goes out as a condition that the access is guarded with."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _FARTHEST = 16  # facts tried for one bound
 
 
 def guard_in_bounds(system: System, shape: Sequence[Expr], coordinates: Sequence[Expr], guard: Expr) -> Expr:
-    """`guard`, with a condition added for every bound of 0 <= coordinate < size that is not proven under it."""
+    """`guard`, and a condition for every bound of 0 <= coordinate < size that is not proven under it."""
     facts = [*_facts(guard)]
     missing: list[Expr] = []
     for coordinate, size in zip(coordinates, shape, strict=True):
         if _broadcast(coordinate, size):
             continue
         if not _proven(system, coordinate, facts):
-            missing.append(ZERO <= coordinate)
+            missing.append(coordinate >= ZERO)
         if not _proven(system, size - ONE - coordinate, facts):
             missing.append(coordinate < size)
     return all_of([guard, *missing])
@@ -41,7 +41,8 @@ def conditions(guard: Expr) -> Iterator[Expr]:
 
 
 def _broadcast(coordinate: Expr, size: Expr) -> bool:
-    """i * (size != 1): zero where the axis has one element, else an index of an axis that broadcasting made as long."""
+    """i * (size != 1): zero where the axis has one element, else an index of an axis that broadcasting made
+    as long."""
     stretched = cast(not_equal(size, 1), INDEX)
     return coordinate.op == "mul" and any(
         factor is stretched and other.op == "index"
@@ -66,8 +67,8 @@ def _proven(system: System, claim: Expr, facts: Sequence[Expr]) -> bool:
 
 
 def _at_least_zero(system: System, claim: Expr) -> bool:
-    """Exact for quotients: q <= c is the same as n <= c * d + d - 1, and c <= q the same as c * d <= n, for q = n // d.
-    A minimum is at least zero where both operands are; a choice where both branches are."""
+    """Exact for quotients: q <= c is the same as n <= c * d + d - 1, and c <= q the same as c * d <= n, for
+    q = n // d. A minimum is at least zero where both operands are; a choice where both branches are."""
     for term, coefficient in linear(claim).items():
         if term.op in ("min", "max", "where") and coefficient.is_const:
             rest = claim - term * coefficient
@@ -86,23 +87,23 @@ def _at_least_zero(system: System, claim: Expr) -> bool:
 
 
 def _positive(system: System, size: Expr, used_with: Expr) -> bool:
-    """Is `size` > 0? It is where an index of `used_with` runs up to it: there is a value of the index only then."""
+    """Is `size` > 0? It is where an index of `used_with` runs up to it, as else that index has no value."""
     if size.is_const:
         return size.value > 0
     for loop in used_with.free:
-        extent = _products(loop.args[0]) if loop.op == "index" else {}
-        if loop.op == "index" and (loop.args[0] is size or len(extent) == 1 and size in next(iter(extent))):
+        extent = products(loop.args[0]) if loop.op == "index" else {}
+        if loop.op == "index" and (loop.args[0] is size or (len(extent) == 1 and size in next(iter(extent)))):
             return True  # a product of sizes is not zero only where none of them is
     return _sizes_at_least_zero(system, size - ONE)
 
 
 def lowest(system: System, root: Expr) -> Expr | None:
-    """An expression over sizes that `root` never falls below while its indices are in range; None if none is seen."""
+    """An expression over sizes that `root` never falls below for indices in range; None if none is seen."""
     return _extreme(system, root, -1)
 
 
 def highest(system: System, root: Expr) -> Expr | None:
-    """An expression over sizes that `root` never exceeds while its indices are in range; None if none is seen."""
+    """An expression over sizes that `root` never exceeds for indices in range; None if none is seen."""
     return _extreme(system, root, 1)
 
 
@@ -124,7 +125,7 @@ def _extreme(system: System, root: Expr, side: int) -> Expr | None:
 def _sign(system: System, coefficient: Expr) -> int | None:
     if coefficient.is_const:
         return 1 if coefficient.value >= 0 else -1
-    if system.known(ZERO <= coefficient) is True or _sizes_at_least_zero(system, coefficient):
+    if system.known(coefficient >= ZERO) is True or _sizes_at_least_zero(system, coefficient):
         return 1
     if system.known(coefficient <= ZERO) is True or _sizes_at_least_zero(system, ZERO - coefficient):
         return -1
@@ -146,7 +147,9 @@ def _end(system: System, term: Expr, side: int) -> Expr | None:
             ends = [_extreme(system, arg, side) for arg in term.args]
             if None not in ends:
                 return apply(term.op, *ends)
-            if (term.op == "min") == (side > 0):  # one operand bounds a minimum from above, a maximum from below
+            if (term.op == "min") == (
+                side > 0
+            ):  # one operand bounds a minimum from above, a maximum from below
                 return next((end for end in ends if end is not None), None)
         case "cast" if term.args[0].dtype is BOOL:
             return ZERO if side < 0 else ONE
@@ -154,39 +157,34 @@ def _end(system: System, term: Expr, side: int) -> Expr | None:
 
 
 def _sizes_at_least_zero(system: System, claim: Expr) -> bool:
-    """Is an expression over sizes >= 0 by the sign of each of its monomials? Sizes are never negative; a division rounds
-    down, so -k * (a // c) is at least -(k // c) * a where c divides k."""
-    if system.known(ZERO <= claim) is True:
+    """Is an expression over sizes >= 0 by the sign of each of its monomials? Sizes are never negative; a
+    division rounds down, so -k * (a // c) is at least -(k // c) * a where c divides k."""
+    if system.known(claim >= ZERO) is True:
         return True
-    terms = _products(claim)
+    terms = products(claim)
     for atoms, k in list(terms.items()):
         if k < 0 and len(atoms) == 1 and atoms[0].op == "floordiv":
             numerator, divisor = atoms[0].args
             if divisor.is_const and divisor.value > 0 and k % divisor.value == 0:
                 del terms[atoms]
-                for below, factor in _products(numerator).items():
+                for below, factor in products(numerator).items():
                     terms[below] = terms.get(below, 0) + factor * (k // divisor.value)
     least = 0
     for atoms, k in terms.items():
         lows = [system.bounds(atom).low for atom in atoms]
-        if k < 0 and atoms or any(low is None or low < 0 for low in lows):
+        if (k < 0 and atoms) or any(low is None or low < 0 for low in lows):
             return False
         least += k * prod(lows)
     return least >= 0
 
 
-def at_least(system: System, a: Expr, b: Expr) -> bool:
-    """Is a >= b for all sizes, as far as is seen? Both are over sizes alone."""
-    return _sizes_at_least_zero(system, a - b)
-
-
-def _products(root: Expr) -> dict[tuple[Expr, ...], int]:
+def products(root: Expr) -> dict[tuple[Expr, ...], int]:
     """An expression over sizes multiplied out: for each product of atoms its integer factor."""
     if root.is_const:
         return {(): int(root.value)}
     if root.op not in ("add", "sub", "mul"):
         return {(root,): 1}
-    left, right = map(_products, root.args)
+    left, right = map(products, root.args)
     result: dict[tuple[Expr, ...], int] = {}
     if root.op == "mul":
         for a, j in left.items():

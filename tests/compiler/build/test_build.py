@@ -1,4 +1,5 @@
-"""Compiling under a key: what makes another key, one compile among many askers, and errors of one clear line."""
+"""Compiling under a key: what makes another key, one compile among many askers, and errors of one clear
+line."""
 
 import threading
 from dataclasses import replace
@@ -67,14 +68,15 @@ def test_the_key_names_the_machine_not_only_native() -> None:
 
 def test_a_missing_compiler_is_one_clear_line(tmp_path: Path) -> None:
     options = replace(OPTIONS, compiler="no-such-compiler")
-    with pytest.raises(ToolchainError, match=r"'no-such-compiler' cannot be run .*install g\+\+ or name one in \$CXX") as caught:
+    expected = r"'no-such-compiler' cannot be run .*install g\+\+ or name one in \$CXX"
+    with pytest.raises(ToolchainError, match=expected) as caught:
         build_unit(TEXT, ["answer"], CPP, options, open_store(tmp_path / "cache"))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("target", "text"), [(CPP, "int f( {"), (Target.cuda(), "__global__ void f( {")])
 def test_refused_text_is_a_toolchain_error(target: Target, text: str) -> None:
-    with pytest.raises(ToolchainError, match="refused generated code: .*error") as caught:
+    with pytest.raises(ToolchainError, match=r"refused generated code: .*error") as caught:
         toolchain(target, OPTIONS).compile(text)
     assert "\n" not in str(caught.value)
 
@@ -83,4 +85,7 @@ def test_cuda_compiles_for_a_named_architecture_without_a_gpu() -> None:
     before = calls["nvrtc"]
     assert toolchain(Target.cuda("sm_90"), OPTIONS).compile(CUDA_TEXT)[:4] == b"\x7fELF"
     assert calls["nvrtc"] == before + 1
-    assert unit_key(CUDA_TEXT, Target.cuda("sm_90"), OPTIONS).digest != unit_key(CUDA_TEXT, Target.cuda("sm_80"), OPTIONS).digest
+    assert (
+        unit_key(CUDA_TEXT, Target.cuda("sm_90"), OPTIONS).digest
+        != unit_key(CUDA_TEXT, Target.cuda("sm_80"), OPTIONS).digest
+    )

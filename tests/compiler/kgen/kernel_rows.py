@@ -1,6 +1,8 @@
-"""Programs whose kernels are compiled together and compared with the oracle, at several sizes each: one row a program.
+"""Programs whose kernels are compiled together and compared with the oracle, at several sizes each: one row
+a program.
 
-The same rows are run as C++ on the CPU, compiled as CUDA without a GPU, and run as CUDA where there is one."""
+The same rows are run as C++ on the CPU, compiled as CUDA without a GPU, and run as CUDA where there is one.
+"""
 
 from __future__ import annotations
 
@@ -55,11 +57,14 @@ def _expressions(sizes: Any) -> Any:
 
 @dataclass(frozen=True)
 class Row:
-    """A program, the sizes it is run at, and how its inputs are drawn: by name a function of a generator and a shape."""
+    """A program, the sizes it is run at, and how its inputs are drawn: by name a function of a generator and
+    a shape."""
 
     make: Callable[[Program], Value | Sequence[Value]]
     sizes: tuple[Mapping[str, int], ...]
-    draw: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = field(default_factory=dict)
+    draw: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = field(
+        default_factory=dict
+    )
     tolerance: float = 2e-6
 
     def graph(self, name: str) -> Graph:
@@ -67,7 +72,9 @@ class Row:
         outputs = self.make(program)
         return program.builder.build(*([outputs] if isinstance(outputs, Value) else outputs))
 
-    def inputs(self, graph: Graph, sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, np.ndarray]:
+    def inputs(
+        self, graph: Graph, sizes: Mapping[str, int], rng: np.random.Generator
+    ) -> dict[str, np.ndarray]:
         arrays = {}
         for value in (*graph.inputs, *graph.parameters):
             shape = tuple(size.value if size.is_const else sizes[size.value] for size in value.shape)
@@ -96,7 +103,7 @@ _DRAWS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] 
     "bool": lambda rng, shape: rng.random(shape) < 0.5,
 }
 
-# ---- programs that need more than a line --------------------------------------------------------------------------------------
+# ---- programs that need more than a line ---------------------------------------------------------
 
 
 def gelu_add_norm(p: Program) -> Value:
@@ -121,7 +128,9 @@ def masked_mean(p: Program) -> Value:
 
 def embeddings(p: Program) -> Value:
     ids, positions = p.tensor("ids", "b s", INT64), p.tensor("positions", "1 s", INT64)
-    x = p.add(p.embedding(p.tensor("words", "50 96"), ids), p.embedding(p.tensor("places", "32 96"), positions))
+    x = p.add(
+        p.embedding(p.tensor("words", "50 96"), ids), p.embedding(p.tensor("places", "32 96"), positions)
+    )
     return p.layer_norm(x, p.tensor("w", "96"), p.tensor("c", "96"), dims=1, eps=1e-12)
 
 
@@ -172,51 +181,153 @@ def statistics(p: Program) -> list[Value]:
 ROWS: dict[str, Row] = {
     "gelu_add_norm": Row(gelu_add_norm, sizes("b s", "2 3", "1 1", "3 40", "0 5"), tolerance=4e-6),
     "two_outputs": Row(two_outputs, sizes("b s", "2 3", "1 1", "5 7")),
-    "softmax": Row(lambda p: p.softmax(p.tensor("x", "n m"), axis=1), sizes("n m", "3 7", "1 1", "5 130", "2 1000", "3 0")),
-    "softmax_channels": Row(lambda p: p.softmax(p.tensor("x", "n 2 h w"), axis=1), sizes("n h w", "2 3 5", "1 1 1", "3 17 300")),
-    "softmax_long_channels": Row(lambda p: p.softmax(p.tensor("x", "n 70 h"), axis=1), sizes("n h", "2 5", "1 300")),
+    "softmax": Row(
+        lambda p: p.softmax(p.tensor("x", "n m"), axis=1),
+        sizes("n m", "3 7", "1 1", "5 130", "2 1000", "3 0"),
+    ),
+    "softmax_channels": Row(
+        lambda p: p.softmax(p.tensor("x", "n 2 h w"), axis=1), sizes("n h w", "2 3 5", "1 1 1", "3 17 300")
+    ),
+    "softmax_long_channels": Row(
+        lambda p: p.softmax(p.tensor("x", "n 70 h"), axis=1), sizes("n h", "2 5", "1 300")
+    ),
     "log_softmax": Row(lambda p: p.log_softmax(p.tensor("x", "n m"), axis=1), sizes("n m", "3 7", "1 1")),
     "masked_mean": Row(masked_mean, sizes("b s", "2 5", "1 1", "3 64"), {"mask": below(2)}),
-    "embeddings": Row(embeddings, sizes("b s", "2 5", "1 1", "3 32"), {"ids": below(50), "positions": below(32)}, 4e-6),
+    "embeddings": Row(
+        embeddings, sizes("b s", "2 5", "1 1", "3 32"), {"ids": below(50), "positions": below(32)}, 4e-6
+    ),
     "heads": Row(heads, sizes("b s", "2 5", "1 1", "4 33")),
     "repeat_and_flip": Row(repeat_and_flip, sizes("m n", "2 2", "3 5", "1 1")),
     "split_sizes": Row(split_sizes, sizes("a b", "3 5", "7 2", "1 1", "12 13")),
     "pooled": Row(pooled, sizes("n c h w", "1 3 5 7", "2 1 4 4", "1 10 13 29")),
     "pooled_padded": Row(pooled_padded, sizes("n c h w", "1 3 5 7", "2 1 4 4", "1 2 13 29")),
     "average_pool": Row(
-        lambda p: p.avg_pool(p.tensor("x", "n c h w"), window=(3, 2), stride=(2, 1), padding=(1, 0), ceil_mode=False, count_include_pad=False),
+        lambda p: p.avg_pool(
+            p.tensor("x", "n c h w"),
+            window=(3, 2),
+            stride=(2, 1),
+            padding=(1, 0),
+            ceil_mode=False,
+            count_include_pad=False,
+        ),
         sizes("n c h w", "1 3 5 7", "2 1 4 4"),
     ),
-    "global_pool": Row(lambda p: p.mean(p.tensor("x", "n c h w"), axes=(2, 3), keepdim=True), sizes("n c h w", "2 3 5 7", "1 1 1 1", "2 8 30 30")),
+    "global_pool": Row(
+        lambda p: p.mean(p.tensor("x", "n c h w"), axes=(2, 3), keepdim=True),
+        sizes("n c h w", "2 3 5 7", "1 1 1 1", "2 8 30 30"),
+    ),
     "broadcasts": Row(
         broadcasts,
-        tuple({"a": a, "b": b, "c": c, "d": d} for a in (4, 1) for b in (3, 1) for c in (4, 1) for d in (3, 1) if b == 1 or d in (1, 3)),
+        tuple(
+            {"a": a, "b": b, "c": c, "d": d}
+            for a in (4, 1)
+            for b in (3, 1)
+            for c in (4, 1)
+            for d in (3, 1)
+            if b == 1 or d in (1, 3)
+        ),
     ),
     "chain": Row(chain, sizes("n", "1", "1000", "0")),
     "statistics": Row(statistics, sizes("n m", "5 3", "1 1", "100 300", "400 3")),
-    "column_sum": Row(lambda p: p.sum(p.tensor("x", "n m"), axes=(0,), keepdim=False), sizes("n m", "5 3", "0 4", "300 700")),
-    "row_sum": Row(lambda p: p.sum(p.tensor("x", "n m"), axes=(1,), keepdim=False), sizes("n m", "5 3", "4 0", "3 5000")),
-    "total": Row(lambda p: p.sum(p.tensor("x", "n m"), axes=(0, 1), keepdim=False), sizes("n m", "5 3", "100 200")),
-    "largest": Row(lambda p: [p.max(p.tensor("x", "n m"), axes=(1,), keepdim=False), p.min(p.tensor("y", "n m", INT32), axes=(1,), keepdim=False)], sizes("n m", "5 3", "3 500")),
-    "where_is_largest": Row(lambda p: p.argmax(p.tensor("x", "n m"), axis=1, keepdim=False), sizes("n m", "5 3", "3 500")),
-    "truths": Row(lambda p: [p.any(p.tensor("x", "n m", BOOL), axes=(1,), keepdim=False), p.all(p.tensor("x2", "n m", BOOL), axes=(0,), keepdim=False)], sizes("n m", "5 3", "3 50")),
-    "half": Row(lambda p: p.softmax(p.mul(p.tensor("x", "n m", FLOAT16), p.tensor("y", "m", FLOAT16)), axis=1), sizes("n m", "5 3", "3 130"), tolerance=1e-3),
-    "bfloat": Row(lambda p: p.gelu(p.add(p.tensor("x", "n m", BFLOAT16), p.tensor("y", "n m", BFLOAT16)), approximate="tanh"), sizes("n m", "5 3", "3 130"), tolerance=1e-2),
-    "double": Row(lambda p: p.tanh(p.div(p.tensor("x", "n m", FLOAT64), p.tensor("y", "m", FLOAT64))), sizes("n m", "5 3", "3 130"), tolerance=1e-12),
+    "column_sum": Row(
+        lambda p: p.sum(p.tensor("x", "n m"), axes=(0,), keepdim=False), sizes("n m", "5 3", "0 4", "300 700")
+    ),
+    "row_sum": Row(
+        lambda p: p.sum(p.tensor("x", "n m"), axes=(1,), keepdim=False), sizes("n m", "5 3", "4 0", "3 5000")
+    ),
+    "total": Row(
+        lambda p: p.sum(p.tensor("x", "n m"), axes=(0, 1), keepdim=False), sizes("n m", "5 3", "100 200")
+    ),
+    "largest": Row(
+        lambda p: [
+            p.max(p.tensor("x", "n m"), axes=(1,), keepdim=False),
+            p.min(p.tensor("y", "n m", INT32), axes=(1,), keepdim=False),
+        ],
+        sizes("n m", "5 3", "3 500"),
+    ),
+    "where_is_largest": Row(
+        lambda p: p.argmax(p.tensor("x", "n m"), axis=1, keepdim=False), sizes("n m", "5 3", "3 500")
+    ),
+    "truths": Row(
+        lambda p: [
+            p.any(p.tensor("x", "n m", BOOL), axes=(1,), keepdim=False),
+            p.all(p.tensor("x2", "n m", BOOL), axes=(0,), keepdim=False),
+        ],
+        sizes("n m", "5 3", "3 50"),
+    ),
+    "half": Row(
+        lambda p: p.softmax(p.mul(p.tensor("x", "n m", FLOAT16), p.tensor("y", "m", FLOAT16)), axis=1),
+        sizes("n m", "5 3", "3 130"),
+        tolerance=1e-3,
+    ),
+    "bfloat": Row(
+        lambda p: p.gelu(
+            p.add(p.tensor("x", "n m", BFLOAT16), p.tensor("y", "n m", BFLOAT16)), approximate="tanh"
+        ),
+        sizes("n m", "5 3", "3 130"),
+        tolerance=1e-2,
+    ),
+    "double": Row(
+        lambda p: p.tanh(p.div(p.tensor("x", "n m", FLOAT64), p.tensor("y", "m", FLOAT64))),
+        sizes("n m", "5 3", "3 130"),
+        tolerance=1e-12,
+    ),
     "integers": Row(
-        lambda p: [p.floordiv(p.tensor("x", "n", INT64), p.tensor("y", "n", INT64)), p.mod(p.tensor("u", "n", INT32), p.tensor("v", "n", INT32))],
-        sizes("n", "50", "1"), {"y": lambda rng, shape: rng.choice([-7, -2, 3, 5], shape), "v": lambda rng, shape: rng.choice([-7, -2, 3, 5], shape)},
+        lambda p: [
+            p.floordiv(p.tensor("x", "n", INT64), p.tensor("y", "n", INT64)),
+            p.mod(p.tensor("u", "n", INT32), p.tensor("v", "n", INT32)),
+        ],
+        sizes("n", "50", "1"),
+        {
+            "y": lambda rng, shape: rng.choice([-7, -2, 3, 5], shape),
+            "v": lambda rng, shape: rng.choice([-7, -2, 3, 5], shape),
+        },
     ),
-    "bytes": Row(lambda p: p.add(p.tensor("x", "n", UINT8), p.tensor("y", "n", UINT8)), sizes("n", "50"), {"x": below(256), "y": below(256)}),
-    "concatenated": Row(lambda p: p.concat(p.tensor("x", "n m"), p.exp(p.tensor("y", "n k")), axis=1), sizes("n m k", "3 2 5", "1 1 1", "2 0 3")),
-    "padded": Row(lambda p: p.pad(p.tensor("x", "n m"), low=(1, 2), high=(0, 3), value=1.5), sizes("n m", "3 2", "1 1", "7 60")),
-    "sliced": Row(lambda p: p.neg(p.slice(p.tensor("x", "n 20"), axis=1, start=3, stop=17, step=4)), sizes("n", "3", "1")),
-    "transposed": Row(lambda p: p.add(p.permute(p.tensor("x", "n m"), order=(1, 0)), p.tensor("y", "m n")), sizes("n m", "3 5", "70 33")),
-    "gathered": Row(lambda p: p.gather(p.tensor("x", "n 9"), p.tensor("index", "n k", INT64), axis=1), sizes("n k", "3 5", "1 1"), {"index": below(9)}),
-    "upsampled": Row(lambda p: p.upsample_bilinear(p.tensor("x", "n 3 h w"), output=(p.dim("h") * 2, p.dim("w") * 3), align_corners=False), sizes("n h w", "1 3 5", "2 1 1")),
-    "roots": Row(lambda p: p.rsqrt(p.log1p(p.tensor("x", "n m"))), sizes("n m", "4 5"), {"x": positive}, 1e-5),
+    "bytes": Row(
+        lambda p: p.add(p.tensor("x", "n", UINT8), p.tensor("y", "n", UINT8)),
+        sizes("n", "50"),
+        {"x": below(256), "y": below(256)},
+    ),
+    "concatenated": Row(
+        lambda p: p.concat(p.tensor("x", "n m"), p.exp(p.tensor("y", "n k")), axis=1),
+        sizes("n m k", "3 2 5", "1 1 1", "2 0 3"),
+    ),
+    "padded": Row(
+        lambda p: p.pad(p.tensor("x", "n m"), low=(1, 2), high=(0, 3), value=1.5),
+        sizes("n m", "3 2", "1 1", "7 60"),
+    ),
+    "sliced": Row(
+        lambda p: p.neg(p.slice(p.tensor("x", "n 20"), axis=1, start=3, stop=17, step=4)),
+        sizes("n", "3", "1"),
+    ),
+    "transposed": Row(
+        lambda p: p.add(p.permute(p.tensor("x", "n m"), order=(1, 0)), p.tensor("y", "m n")),
+        sizes("n m", "3 5", "70 33"),
+    ),
+    "gathered": Row(
+        lambda p: p.gather(p.tensor("x", "n 9"), p.tensor("index", "n k", INT64), axis=1),
+        sizes("n k", "3 5", "1 1"),
+        {"index": below(9)},
+    ),
+    "upsampled": Row(
+        lambda p: p.upsample_bilinear(
+            p.tensor("x", "n 3 h w"), output=(p.dim("h") * 2, p.dim("w") * 3), align_corners=False
+        ),
+        sizes("n h w", "1 3 5", "2 1 1"),
+    ),
+    "roots": Row(
+        lambda p: p.rsqrt(p.log1p(p.tensor("x", "n m"))), sizes("n m", "4 5"), {"x": positive}, 1e-5
+    ),
     "range_mask": Row(
-        lambda p: p.where(p.lt(p.arange(start=0, stop=p.dim("m"), step=1, dtype=INT64), p.reshape(p.tensor("lengths", "n", INT64), shape=(p.dim("n"), 1))), p.tensor("x", "n m"), p.number(-1e9)),
-        sizes("n m", "3 5", "1 1"), {"lengths": below(5)},
+        lambda p: p.where(
+            p.lt(
+                p.arange(start=0, stop=p.dim("m"), step=1, dtype=INT64),
+                p.reshape(p.tensor("lengths", "n", INT64), shape=(p.dim("n"), 1)),
+            ),
+            p.tensor("x", "n m"),
+            p.number(-1e9),
+        ),
+        sizes("n m", "3 5", "1 1"),
+        {"lengths": below(5)},
     ),
-}  # fmt: skip
+}

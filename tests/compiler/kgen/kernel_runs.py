@@ -1,5 +1,6 @@
-"""Runs whole graphs by their generated kernels, on NumPy arrays (C++) or on a GPU (CUDA), with nothing of the host program
-in between: sizes are bound by name, expressions are evaluated one by one, and kernels are launched in order.
+"""Runs whole graphs by their generated kernels, on NumPy arrays (C++) or on a GPU (CUDA), with nothing of
+the host program in between: sizes are bound by name, expressions are evaluated one by one, and kernels are
+launched in order.
 
 Kernels of many graphs share one translation unit, as compiling is what costs time."""
 
@@ -77,11 +78,15 @@ class Unit:
 
     @cached_property
     def text(self) -> str:
-        return translation_unit([kernels for case in self.cases.values() for kernels in case.kernels], self.target)
+        return translation_unit(
+            [kernels for case in self.cases.values() for kernels in case.kernels], self.target
+        )
 
     @cached_property
     def binary(self) -> bytes:
-        return toolchain(self.target, CompileOptions(target=self.target, optimisation="-O1")).compile(self.text)
+        return toolchain(self.target, CompileOptions(target=self.target, optimisation="-O1")).compile(
+            self.text
+        )
 
     @cached_property
     def library(self) -> Any:
@@ -92,7 +97,8 @@ class Unit:
 
 @dataclass(eq=False)
 class Run(ABC):
-    """One run of a case's kernels; called with inputs and parameters by name (numbers; rounded here to their types)."""
+    """One run of a case's kernels; called with inputs and parameters by name (numbers; rounded here to their
+    types)."""
 
     unit: Unit
     label: str
@@ -131,11 +137,15 @@ class Run(ABC):
                 self.launch(next(kernels), by_name, sizes)
         return [self.result(value, memory, plan, sizes) for value in plan.graph.outputs]
 
-    def result(self, value: Value, memory: dict[Value, Any], plan: Schedule, sizes: dict[str, int]) -> np.ndarray:
+    def result(
+        self, value: Value, memory: dict[Value, Any], plan: Schedule, sizes: dict[str, int]
+    ) -> np.ndarray:
         base, layout = plan.layouts[value]
         flat = self.fetch(memory[base]).reshape(-1)
         strides = [number(s, sizes) * flat.itemsize for s in layout.strides]
-        view = np.lib.stride_tricks.as_strided(flat[number(layout.offset, sizes) :], shape_of(value, sizes), strides)
+        view = np.lib.stride_tricks.as_strided(
+            flat[number(layout.offset, sizes) :], shape_of(value, sizes), strides
+        )
         return from_storage(np.array(view, order="C"), value.dtype)
 
 
@@ -159,10 +169,17 @@ class CppRun(Run):
         if number(kernel.domain, sizes) == 0:
             return
         status = self.unit.cases[self.label].status
-        buffers = (ctypes.c_void_p * len(kernel.buffers))(*(memory[b.value_name].ctypes.data for b in kernel.buffers))
+        buffers = (ctypes.c_void_p * len(kernel.buffers))(
+            *(memory[b.value_name].ctypes.data for b in kernel.buffers)
+        )
         numbers = [n for _, n in parameters(kernel, sizes)]
         function = getattr(self.unit.library, kernel.name)
-        function(buffers, (ctypes.c_int64 * len(numbers))(*numbers), ctypes.c_void_p(status.ctypes.data), ctypes.c_int64(self.threads))
+        function(
+            buffers,
+            (ctypes.c_int64 * len(numbers))(*numbers),
+            ctypes.c_void_p(status.ctypes.data),
+            ctypes.c_int64(self.threads),
+        )
 
 
 @dataclass(eq=False)
@@ -195,7 +212,9 @@ class CudaRun(Run):
         assert all(array.data.ptr % kernel.alignment == 0 for array in arguments)
         kinds = {"int32": np.uint32, "int64": np.uint64, "magic": np.uint32, "magic64": np.uint64}
         # as their bits: two's complement, whatever the sign
-        arguments += [kinds[kind](n % (1 << 8 * kinds[kind]().itemsize)) for kind, n in parameters(kernel, sizes)]
+        arguments += [
+            kinds[kind](n % (1 << 8 * kinds[kind]().itemsize)) for kind, n in parameters(kernel, sizes)
+        ]
         status = self.cupy.zeros(4, np.int64)
         function = self.module.get_function(kernel.name)
         grid = tuple(number(g, sizes) for g in kernel.grid)
@@ -239,4 +258,6 @@ def shape_of(value: Value, sizes: Mapping[str, int]) -> tuple[int, ...]:
 def bind(sizes: dict[str, int], value: Value, shape: Sequence[int]) -> None:
     for size, actual in zip(value.shape, shape, strict=True):
         if size.op == "size":
-            assert sizes.setdefault(size.value, actual) == actual, f"{value.name}: {size} is {sizes[size.value]}, not {actual}"
+            assert sizes.setdefault(size.value, actual) == actual, (
+                f"{value.name}: {size} is {sizes[size.value]}, not {actual}"
+            )

@@ -1,4 +1,5 @@
-"""Index values are data from outside: bad ones are reported, the first one wins, and nothing is read through them."""
+"""Index values are data from outside: bad ones are reported, the first one wins, and nothing is read through
+them."""
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ TABLE = 6  # rows of the table
 
 def lookup() -> Graph:
     p = Program("lookup")
-    return p.builder.build(p.exp(p.embedding(p.tensor("table", f"{TABLE} 32"), p.tensor("ids", "b s", INT64))))
+    return p.builder.build(
+        p.exp(p.embedding(p.tensor("table", f"{TABLE} 32"), p.tensor("ids", "b s", INT64)))
+    )
 
 
 def gathered() -> Graph:

@@ -1,4 +1,5 @@
-"""Generated kernels against the oracle. All programs of one target are compiled as one unit, then run at all their sizes."""
+"""Generated kernels against the oracle. All programs of one target are compiled as one unit, then run at all
+their sizes."""
 
 import os
 
@@ -35,11 +36,13 @@ def drawn(row: Row, graph: Graph, sizes: dict[str, int]) -> dict[str, np.ndarray
 def agree(row: Row, got: list[np.ndarray], want: list[np.ndarray], sizes: dict[str, int]) -> None:
     for mine, expected in zip(got, want, strict=True):
         assert mine.shape == expected.shape
-        expected = expected.astype(np.float64)
-        finite = np.abs(expected[np.isfinite(expected)])
+        exact = expected.astype(np.float64)
+        finite = np.abs(exact[np.isfinite(exact)])
         scale = max(1.0, float(finite.max(initial=0.0)))
         message = f"sizes {sizes}, seed {SEED}"
-        np.testing.assert_allclose(mine.astype(np.float64), expected, row.tolerance, row.tolerance * scale, err_msg=message)
+        np.testing.assert_allclose(
+            mine.astype(np.float64), exact, row.tolerance, row.tolerance * scale, err_msg=message
+        )
 
 
 @pytest.mark.parametrize("name", ROWS)

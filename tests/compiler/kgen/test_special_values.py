@@ -12,17 +12,58 @@ from dlcb.compiler.dtype import BFLOAT16, FLOAT16, FLOAT32
 from dlcb.compiler.ir.graph import Graph
 from dlcb.compiler.options import Target
 
-VALUES = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 1.0, -1.0, 0.5, -2.5, 3e38, -3e38, 88.8, -104.0, 1e-30]
+VALUES = [
+    np.nan,
+    np.inf,
+    -np.inf,
+    0.0,
+    -0.0,
+    1e-40,
+    -1e-40,
+    1.0,
+    -1.0,
+    0.5,
+    -2.5,
+    3e38,
+    -3e38,
+    88.8,
+    -104.0,
+    1e-30,
+]
 POINTWISE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "exp": torch.exp, "expm1": torch.expm1, "log": torch.log, "log1p": torch.log1p, "log2": torch.log2, "sqrt": torch.sqrt,
-    "rsqrt": torch.rsqrt, "tanh": torch.tanh, "erf": torch.erf, "sin": torch.sin, "relu": torch.relu, "sigmoid": torch.sigmoid,
-    "abs": torch.abs, "neg": torch.neg, "sign": torch.sign, "floor": torch.floor, "ceil": torch.ceil, "trunc": torch.trunc,
-    "round": torch.round, "isnan": torch.isnan, "isinf": torch.isinf, "atan": torch.atan,
-}  # fmt: skip
+    "exp": torch.exp,
+    "expm1": torch.expm1,
+    "log": torch.log,
+    "log1p": torch.log1p,
+    "log2": torch.log2,
+    "sqrt": torch.sqrt,
+    "rsqrt": torch.rsqrt,
+    "tanh": torch.tanh,
+    "erf": torch.erf,
+    "sin": torch.sin,
+    "relu": torch.relu,
+    "sigmoid": torch.sigmoid,
+    "abs": torch.abs,
+    "neg": torch.neg,
+    "sign": torch.sign,
+    "floor": torch.floor,
+    "ceil": torch.ceil,
+    "trunc": torch.trunc,
+    "round": torch.round,
+    "isnan": torch.isnan,
+    "isinf": torch.isinf,
+    "atan": torch.atan,
+}
 PAIRS = {
-    "minimum": torch.minimum, "maximum": torch.maximum, "floordiv": torch.floor_divide, "mod": torch.remainder,
-    "div": torch.div, "pow": torch.pow, "fmod": torch.fmod, "atan2": torch.atan2,
-}  # fmt: skip
+    "minimum": torch.minimum,
+    "maximum": torch.maximum,
+    "floordiv": torch.floor_divide,
+    "mod": torch.remainder,
+    "div": torch.div,
+    "pow": torch.pow,
+    "fmod": torch.fmod,
+    "atan2": torch.atan2,
+}
 
 HALVES = {"float16": FLOAT16, "bfloat16": BFLOAT16}
 REMAINDERS = ("floordiv", "mod", "fmod")
@@ -79,7 +120,9 @@ def test_pairs(compiled: tuple[Unit, type[Run]], name: str) -> None:
 
 @pytest.mark.parametrize("name", ["max", "min"])
 @pytest.mark.parametrize("place", [0, 5, 36, 39])
-def test_a_nan_anywhere_in_a_row_is_the_extremum(compiled: tuple[Unit, type[Run]], name: str, place: int) -> None:
+def test_a_nan_anywhere_in_a_row_is_the_extremum(
+    compiled: tuple[Unit, type[Run]], name: str, place: int
+) -> None:
     x = np.random.default_rng(0).standard_normal((3, 40)).astype(np.float32)
     x[1, place] = np.nan
     x[2, place] = np.inf if name == "min" else -np.inf
@@ -91,10 +134,14 @@ def test_a_nan_anywhere_in_a_row_is_the_extremum(compiled: tuple[Unit, type[Run]
 @pytest.mark.parametrize("name", HALVES)
 def test_rounding_to_a_half_type_is_pytorch_s(compiled: tuple[Unit, type[Run]], name: str) -> None:
     bits = np.random.default_rng(0).integers(0, 2**32, 100_000, dtype=np.uint32)
-    x = np.concatenate([bits.view(np.float32), np.array(VALUES, np.float32), np.ldexp(np.float32(1), np.arange(-26, 17))])
+    x = np.concatenate(
+        [bits.view(np.float32), np.array(VALUES, np.float32), np.ldexp(np.float32(1), np.arange(-26, 17))]
+    )
     unit, run = compiled
     (got,) = run(unit, name)({"x": x})
-    np.testing.assert_array_equal(got.astype(np.float32), torch.from_numpy(x).to(getattr(torch, name)).float().numpy())
+    np.testing.assert_array_equal(
+        got.astype(np.float32), torch.from_numpy(x).to(getattr(torch, name)).float().numpy()
+    )
 
 
 def test_every_half_number_widens_exactly(compiled: tuple[Unit, type[Run]]) -> None:

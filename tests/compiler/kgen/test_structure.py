@@ -1,4 +1,5 @@
-"""What the emitted text must look like: nothing computed twice, nothing left to the kernel that the host can compute."""
+"""What the emitted text must look like: nothing computed twice, nothing left to the kernel that the host can
+compute."""
 
 import re
 from collections.abc import Callable
@@ -16,7 +17,15 @@ from dlcb.compiler.kgen.cstyle import ATOM, spell, tables
 from dlcb.compiler.options import Target
 
 TARGETS = {"cpp": Target.cpp(), "cuda": Target.cuda()}
-GOLDEN = ("gelu_add_norm", "softmax_channels", "masked_mean", "embeddings", "pooled", "repeat_and_flip", "column_sum")
+GOLDEN = (
+    "gelu_add_norm",
+    "softmax_channels",
+    "masked_mean",
+    "embeddings",
+    "pooled",
+    "repeat_and_flip",
+    "column_sum",
+)
 
 
 @cache
@@ -51,7 +60,9 @@ def test_no_expression_is_computed_twice_where_it_can_be_seen(name: str, target:
             if text == "}":
                 visible[depth + 1] = set()
             elif re.search(r"\W", text):
-                assert not any(text in seen for seen in visible[: depth + 1]), f"{text} again in\n{kernel.body}"
+                assert not any(text in seen for seen in visible[: depth + 1]), (
+                    f"{text} again in\n{kernel.body}"
+                )
                 visible[depth].add(text)
 
 

@@ -1,8 +1,8 @@
-// embedding_8315341f555f: s * 96 elements, grid 1
+// embedding_8b204ed66026: s * 96 elements, grid 1
 // size0: int64 s
 // size1: int64 s * 96
 // checks positions in 0 .. 32
-extern "C" void embedding_8315341f555f(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+extern "C" void embedding_8b204ed66026(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
     const int64_t* __restrict__ in1 = static_cast<const int64_t*>(buffers[1]);
     float* __restrict__ out0 = static_cast<float*>(buffers[2]);
@@ -15,8 +15,8 @@ extern "C" void embedding_8315341f555f(void* const* buffers, const int64_t* para
         const int64_t p0 = in1[i1];
         if (!(0 <= p0 && p0 < 32)) report(status, 1, i1, p0);
         const int64_t p1 = p0 * 96;
-        const bool v0 = 0 <= p0;
-        const bool v1 = p0 <= 31;
+        const bool v0 = p0 <= 31;
+        const bool v1 = 0 <= p0;
         const bool v2 = v0 & v1;
         const int64_t p2 = i1 * 96;
         #pragma omp simd
@@ -27,13 +27,13 @@ extern "C" void embedding_8315341f555f(void* const* buffers, const int64_t* para
     }
 }
 
-// add_ac4929e60255: b * s * 96 elements, grid 1
+// add_89b1cf745833: b * s * 96 elements, grid 1
 // size0: int64 s
 // size1: int64 s * 96
 // size2: int64 b
 // size3: int64 b * s * 192
 // checks ids in 0 .. 50
-extern "C" void add_ac4929e60255(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+extern "C" void add_89b1cf745833(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
     const int64_t* __restrict__ in1 = static_cast<const int64_t*>(buffers[1]);
     const float* __restrict__ in2 = static_cast<const float*>(buffers[2]);
@@ -54,38 +54,38 @@ extern "C" void add_ac4929e60255(void* const* buffers, const int64_t* parameters
         const int64_t p2 = in1[p1];
         if (!(0 <= p2 && p2 < 50)) report(status, 1, p1, p2);
         const int64_t p3 = p2 * 96;
-        const bool v0 = 0 <= p2;
-        const bool v1 = p2 <= 49;
+        const bool v0 = p2 <= 49;
+        const bool v1 = 0 <= p2;
         const bool v2 = v0 & v1;
         const int64_t p4 = i1 * 96;
         float* const row0 = scratch<float, 0>(96);
-        float sum1 = 0.0f;
-        #pragma omp simd reduction(+:sum1)
+        float sum0 = 0.0f;
+        #pragma omp simd reduction(+:sum0)
         for (int64_t i2 = 0; i2 < 96; ++i2) {
             const float v3 = v2 ? in0[p3 + i2] : 0.0f;
             const float v4 = in2[p4 + i2];
             const float v5 = v3 + v4;
             row0[i2] = v5;
-            sum1 = sum1 + v5;
+            sum0 = sum0 + v5;
         }
-        const float v6 = sum1 / 96.0f;
-        float sum0 = 0.0f;
-        #pragma omp simd reduction(+:sum0)
+        const float v6 = sum0 / 96.0f;
+        float sum1 = 0.0f;
+        #pragma omp simd reduction(+:sum1)
         for (int64_t i2 = 0; i2 < 96; ++i2) {
             const float v7 = row0[i2] - v6;
-            sum0 = sum0 + v7 * v7;
+            sum1 = sum1 + v7 * v7;
         }
-        const float v9 = sum0 / 96.0f;
-        const float v10 = v9 + 1e-12f;
-        const float v11 = reciprocal_sqrt(v10);
+        const float v10 = sum1 / 96.0f;
+        const float v11 = v10 + 1e-12f;
+        const float v12 = reciprocal_sqrt(v11);
         const int64_t p5 = size1 * i0;
         const int64_t p6 = p4 + p5;
         #pragma omp simd
         for (int64_t i2 = 0; i2 < 96; ++i2) {
-            const float v8 = in4[i2];
-            const float v12 = row0[i2] - v6;
-            const float v13 = in3[i2];
-            out0[p6 + i2] = v8 + v11 * v12 * v13;
+            const float v8 = in3[i2];
+            const float v9 = row0[i2] - v6;
+            const float v13 = in4[i2];
+            out0[p6 + i2] = v8 * (v9 * v12) + v13;
         }
     }
 }

@@ -1,7 +1,7 @@
-// add_e6b706011aaa: b * s * 768 elements, grid 1
+// add_c4d38b9ef6b8: b * s * 768 elements, grid 1
 // size0: int64 b * s
 // size1: int64 b * s * 1536
-extern "C" void add_e6b706011aaa(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+extern "C" void add_c4d38b9ef6b8(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
     const float* __restrict__ in1 = static_cast<const float*>(buffers[1]);
     const float* __restrict__ in2 = static_cast<const float*>(buffers[2]);
@@ -32,16 +32,16 @@ extern "C" void add_e6b706011aaa(void* const* buffers, const int64_t* parameters
             const float v4 = row0[i2] - v3;
             sum1 = sum1 + v4 * v4;
         }
-        const float v6 = sum1 / 768.0f;
-        const float v7 = v6 + 1e-05f;
-        const float v8 = reciprocal_sqrt(v7);
+        const float v7 = sum1 / 768.0f;
+        const float v8 = v7 + 1e-05f;
+        const float v9 = reciprocal_sqrt(v8);
         #pragma omp simd
         for (int64_t i2 = 0; i2 < 768; ++i2) {
-            const float v5 = row0[i2] - v3;
-            const float v9 = in2[i2];
+            const float v5 = in2[i2];
+            const float v6 = row0[i2] - v3;
             const float v10 = in3[i2];
             const int64_t p2 = p0 + i2;
-            out0[p2] = v5 * v8 * v9 + v10;
+            out0[p2] = v5 * (v6 * v9) + v10;
         }
     }
 }

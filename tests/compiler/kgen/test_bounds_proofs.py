@@ -2,33 +2,33 @@
 
 import pytest
 
+from dlcb.compiler.dtype import INDEX, INT64
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import TRUE, cast, index, load, maximum, minimum, not_equal, where
-from dlcb.compiler.dtype import INDEX, INT64
 from dlcb.compiler.kgen.affine import linear
 from dlcb.compiler.kgen.verify import conditions, guard_in_bounds
 from dlcb.compiler.shapes.system import System
 
 S = System()
 N, M = S.fresh("n"), S.fresh("m", low=1)
-I, J, K = index("i", N), index("j", M), index("k", 3)
+A, B, K = index("i", N), index("j", M), index("k", 3)
 ID = load("ids", 0, INT64)
 
 
 @pytest.mark.parametrize(
     ("size", "coordinate"),
     [
-        (N, I),
-        (N * M, I * M + J),
-        (N + 2, I + 2),
-        (N, N - I - 1),
-        (N, (I * M + J) // M),
-        (M, (I * M + J) % M),
-        (M, where(J < 2, J, 0)),
-        (M, minimum(J + 5, M - 1)),
-        (M, maximum(J - 5, 0)),
-        (N * 2 + 1, I * 2 + K),
-        (M, cast(not_equal(M, 1), INDEX) * J),
+        (N, A),
+        (N * M, A * M + B),
+        (N + 2, A + 2),
+        (N, N - A - 1),
+        (N, (A * M + B) // M),
+        (M, (A * M + B) % M),
+        (M, where(B < 2, B, 0)),
+        (M, minimum(B + 5, M - 1)),
+        (M, maximum(B - 5, 0)),
+        (N * 2 + 1, A * 2 + K),
+        (M, cast(not_equal(M, 1), INDEX) * B),
     ],
 )
 def test_shown_to_be_in_bounds(size: Expr, coordinate: Expr) -> None:
@@ -38,10 +38,10 @@ def test_shown_to_be_in_bounds(size: Expr, coordinate: Expr) -> None:
 @pytest.mark.parametrize(
     ("coordinate", "missing"),
     [
-        (I + 1, [I + 1 < N]),
-        (I - 1, [0 <= I - 1]),
-        (ID, [0 <= ID, ID < N]),
-        (I * 2, [I * 2 < N]),
+        (A + 1, [A + 1 < N]),
+        (A - 1, [A - 1 >= 0]),
+        (ID, [ID >= 0, ID < N]),
+        (A * 2, [A * 2 < N]),
     ],
 )
 def test_what_is_not_shown_becomes_a_guard(coordinate: Expr, missing: list[Expr]) -> None:
@@ -49,14 +49,14 @@ def test_what_is_not_shown_becomes_a_guard(coordinate: Expr, missing: list[Expr]
 
 
 def test_a_guard_is_a_fact() -> None:
-    guard = (0 <= ID) & (ID < N)
+    guard = (ID >= 0) & (ID < N)
     assert guard_in_bounds(S, [N], [ID], guard) is guard
 
 
 def test_the_window_of_a_pool_stays_inside_under_its_guard() -> None:
     """2 i + k - 1 with 0 <= 2 i + k - 1 < n known."""
-    place = I * 2 + K - 1
-    guard = (0 <= place) & (place < N)
+    place = A * 2 + K - 1
+    guard = (place >= 0) & (place < N)
     assert guard_in_bounds(S, [N], [place], guard) is guard
 
 
@@ -66,12 +66,12 @@ def test_an_empty_axis_cannot_be_read() -> None:
 
 
 def test_addresses_are_sums_with_coefficients_over_sizes() -> None:
-    sums = linear((I * M + J) * 4 - J + N)
-    assert sums[I] is M * 4
-    assert sums[J].value == 3
+    sums = linear((A * M + B) * 4 - B + N)
+    assert sums[A] is M * 4
+    assert sums[B].value == 3
     assert len(sums) == 3
 
 
 def test_a_choice_by_sizes_is_a_choice_of_coefficients() -> None:
-    sums = linear(where(not_equal(M, 1), J, 0) * 7)
-    assert set(sums) == {J}
+    sums = linear(where(not_equal(M, 1), B, 0) * 7)
+    assert set(sums) == {B}

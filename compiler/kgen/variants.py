@@ -1,0 +1,206 @@
+"""Which variants of a CUDA kernel are made, and what each takes for granted: a nest comes in, variants with
+their guards over the sizes go out, most specialised first. The host launches the first whose guards hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dlcb.compiler.dtype import BOOL, INDEX, DType
+from dlcb.compiler.expr.dag import Expr, toposort
+from dlcb.compiler.expr.node import ONE, ZERO, apply, as_expr, ceildiv, equal, product
+from dlcb.compiler.kgen.affine import linear
+from dlcb.compiler.kgen.schedule import Nest, worth_keeping
+from dlcb.compiler.kgen.verify import products
+from dlcb.compiler.shapes.system import System
+
+THREADS = 256  # in a block
+WARP = 32
+ACCESS = 16  # bytes that a thread moves at once
+_MOST_BLOCKS = 1 << 16  # further elements are reached by striding
+_REGISTERS = 64  # of a thread, for what is kept of a row
+_LARGEST_INT = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What one kernel takes for granted: elements a thread moves at once, bits of an index, threads that
+    share a row, and how many turns they take in it."""
+
+    width: int = 1
+    index_bits: int = 32
+    team: int = THREADS
+    # turns that each thread takes in a row, whose values stay in registers; 0: as many as the row needs
+    turns: int = 0
+
+    @property
+    def suffix(self) -> str:
+        width = f"_w{self.width}" if self.width > 1 else ""
+        team = "_warp" if self.team == WARP else ""
+        turns = f"_t{self.turns}" if self.turns else ""
+        return width + team + turns + ("_64" if self.index_bits == 64 else "")
+
+
+def narrowable(node: Expr) -> bool:
+    """Is an integer made of coordinates and sizes alone?"""
+    return all(
+        below.op not in ("load", "check", "reduce") and not below.dtype.is_float for below in toposort([node])
+    )
+
+
+def steps_of(offset: Expr, lane: Expr, width: int) -> list[Expr] | None:
+    """What must be a multiple of `width` so that `width` elements from a multiple of it can be moved at
+    once; None where the elements are not neighbours, or never aligned."""
+    sums = linear(offset)
+    others = [(term, c) for term, c in sums.items() if term is not lane]
+    if sums.get(lane) is not ONE or any(lane in term.free for term, _ in others):
+        return None
+    if any(c.is_const and c.value % width for _, c in others):
+        return None
+    return [c for _, c in others if not c.is_const]
+
+
+def accesses(nest: Nest) -> list[tuple[Expr, DType]]:
+    """The addresses and element types of all loads and stores."""
+    loads = [(n.args[0], n.dtype) for n in toposort(e.scalar for e in nest.elements) if n.op == "load"]
+    return [*loads, *((e.offset, e.value.dtype) for e in nest.elements)]
+
+
+def vector_loops(nest: Nest) -> list[Expr]:
+    """The loops whose neighbouring elements a thread takes: the innermost of the domain and of each team
+    reduction."""
+    if nest.kind != "row":
+        return [nest.lane] if nest.lane is not None and nest.kind == "flat" else []
+    loops = [nest.inner[-1]] if nest.inner else []
+    rows = set(nest.rows)
+    folds = [f for f in nest.reductions() if {v for v in f.free if v.op == "index"} <= rows]
+    return [*loops, *(fold.args[-1] for fold in folds if fold.args[-1] not in loops)]
+
+
+def widest(nest: Nest) -> int:
+    """Elements of the widest type that fit one access, if any access is along the vector loops."""
+    loops = vector_loops(nest)
+    sizes = [d.itemsize for offset, d in accesses(nest) for loop in loops if linear(offset).get(loop) is ONE]
+    return max(1, min(ACCESS // size for size in sizes)) if sizes else 1
+
+
+def wide_guards(nest: Nest, width: int, system: System) -> tuple[Expr, ...] | None:
+    """What must hold for accesses of `width` elements; None where they cannot be had."""
+    multiples = [loop.args[0] for loop in vector_loops(nest)]
+    for offset, dtype in accesses(nest):
+        for loop in vector_loops(nest):
+            if dtype.itemsize * width <= ACCESS:
+                multiples += steps_of(offset, loop, width) or []
+    guards = dict.fromkeys(system.simplify(equal(m % width, 0)) for m in multiples)
+    if any(g.is_const and not g.value for g in guards):
+        return None
+    return tuple(g for g in guards if not g.is_const and system.known(g) is not True)
+
+
+def narrow_guards(nest: Nest, system: System) -> tuple[Expr, ...]:
+    """What must hold for 32-bit indices: no address or coordinate, nor any part of one, passes 2^31."""
+    roots = [offset for offset, _ in accesses(nest)]
+    nodes = list(toposort(root for e in nest.elements for root in (e.scalar, e.offset)))
+    for node in nodes:
+        if not (node.dtype is INDEX and narrowable(node)):
+            roots.extend(arg for arg in node.args if arg.dtype is INDEX)
+    limits = {system.simplify(_magnitude(root)) for root in roots if narrowable(root)}
+    # a counter steps once past its end
+    limits |= {
+        system.simplify(product(i.args[0] for i in fold.args[1:]) + THREADS) for fold in nest.reductions()
+    }
+    limits.add(system.simplify(nest.domain + _MOST_BLOCKS * THREADS))
+    sums = {limit: products(limit) for limit in limits}  # no factor in them is negative
+    largest = [a for a in limits if not any(a is not b and _covers(sums[b], sums[a]) for b in limits)]
+    guards = {system.simplify(limit <= _LARGEST_INT) for limit in largest}
+    return tuple(sorted((g for g in guards if not (g.is_const and g.value)), key=repr))
+
+
+def _covers(a: dict[tuple[Expr, ...], int], b: dict[tuple[Expr, ...], int]) -> bool:
+    """Is a sum of products at least another one, term by term?"""
+    return all(a.get(factors, 0) >= k for factors, k in b.items())
+
+
+def _magnitude(root: Expr) -> Expr:
+    """An expression over sizes that neither `root` nor anything it is computed from exceeds in absolute
+    value."""
+    done: dict[Expr, Expr] = {}
+    for node in toposort([root]):
+        args = [done[arg] for arg in node.args]
+        match node.op:
+            case "const":
+                done[node] = as_expr(abs(int(node.value)))
+            case "size":
+                done[node] = node
+            case "index":
+                done[node] = node.args[0]
+            case "add" | "sub" | "mul":
+                done[node] = apply("add" if node.op != "mul" else "mul", *args)
+            case "floordiv":
+                done[node] = args[0] + ONE
+            case "mod":
+                done[node] = apply("max", *args)
+            case _ if node.dtype is BOOL:
+                done[node] = ONE
+            case "cast":
+                done[node] = args[0]
+            case _:
+                done[node] = ZERO
+                for arg in args[-2:]:
+                    done[node] = apply("max", done[node], arg)
+    return done[root]
+
+
+def variants(nest: Nest, system: System) -> list[tuple[Variant, tuple[Expr, ...]]]:
+    """The variants worth making with their guards, best first; the last one has none."""
+    narrow = narrow_guards(nest, system)
+    width = widest(nest)
+    wide = wide_guards(nest, width, system) if width > 1 else None
+    made: list[tuple[Variant, tuple[Expr, ...]]] = []
+    if wide is not None:
+        made += [(v, (*limits, *wide, *narrow)) for v, limits in _teams(nest, width, system)]
+    if wide != ():
+        made += [(v, (*limits, *narrow)) for v, limits in _teams(nest, 1, system)]
+    return [*made, (Variant(1, 64), ())]
+
+
+def _teams(nest: Nest, width: int, system: System) -> list[tuple[Variant, tuple[Expr, ...]]]:
+    """Who shares a row, by its length: a warp takes a short one; one that fits is kept in registers between
+    its walks."""
+    if nest.kind != "row":
+        return [(Variant(width), ())]
+    length, kept = _row_length(nest), len(worth_keeping(nest, memory_is_dear=True))
+    most = min(8, _REGISTERS // (width * kept)) if kept else 8
+    made: list[tuple[Variant, tuple[Expr, ...]]] = []
+    for team in (WARP, THREADS):
+        reach = team * width * most
+        short = system.simplify(length <= reach)
+        if not short.is_const:
+            made.append((Variant(width, 32, team, most if kept else 0), (short,)))
+        elif short.value:
+            turns = -(-length.value // (team * width)) if length.is_const else most
+            return [*made, (Variant(width, 32, team, turns if kept else 0), ())]
+    return [*made, (Variant(width), ())] if kept else [*made[:1], (Variant(width), ())]
+
+
+def _row_length(nest: Nest) -> Expr:
+    lengths = [product(i.args[0] for i in nest.inner)] if nest.inner else []
+    rows = set(nest.rows)
+    for fold in nest.reductions():
+        if {v for v in fold.free if v.op == "index"} <= rows:
+            lengths.append(product(i.args[0] for i in fold.args[1:]))
+    longest = lengths[0]
+    for length in lengths[1:]:
+        longest = apply("max", longest, length)
+    return longest
+
+
+def grid(nest: Nest, variant: Variant) -> Expr:
+    """Blocks to launch."""
+    if nest.kind == "row":
+        blocks = ceildiv(product(i.args[0] for i in nest.rows), THREADS // variant.team)
+    else:
+        loops = [i.args[0] for i in nest.loops]
+        if variant.width > 1:
+            loops[-1] = loops[-1] // variant.width
+        blocks = ceildiv(product(loops), THREADS)
+    return apply("min", apply("max", blocks, 1), _MOST_BLOCKS)
