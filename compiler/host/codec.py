@@ -25,7 +25,7 @@ def encode(value: Any) -> Any:
     """Plain JSON values for a dataclass, a tuple, an expression or a plain value."""
     if isinstance(value, Expr):
         return show(value)
-    if dataclasses.is_dataclass(value):
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: _encode_field(f, getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, tuple | list):
         return [encode(item) for item in value]
@@ -91,7 +91,7 @@ def decode_plain(data: Any) -> Any:
     raise ArtifactError(f"unknown tag '{tag}' in an attribute", stage="artifact")
 
 
-Plain = typing.NewType("Plain", object)  # the type hint of a field that holds any plain value
+Plain = Any  # the type hint of a field that holds any plain value
 
 
 def _encode_field(field: dataclasses.Field, value: Any) -> Any:
@@ -108,7 +108,7 @@ def _decode(kind: Any, data: Any) -> Any:
         return decode_plain(data)
     if kind is Expr:
         return _parse(data)
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = _hints(kind)
         if set(data) != set(hints):
             raise ArtifactError(
@@ -136,7 +136,7 @@ def _decode_union(kinds: tuple[Any, ...], data: Any) -> Any:
     if data is None and type(None) in kinds:
         return None
     for kind in kinds:
-        if dataclasses.is_dataclass(kind):
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             if isinstance(data, dict) and set(data) == set(_hints(kind)):
                 return _decode(kind, data)
         elif kind is not type(None) and (typing.get_origin(kind) or isinstance(data, kind)):

@@ -6,6 +6,7 @@ value, comes out as 0: an empty dim must not stop the evaluation of what it leav
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from dlcb.compiler.expr.dag import Expr, toposort
 from dlcb.compiler.expr.ops import OPS
@@ -44,7 +45,7 @@ def compile_expressions(
     arguments = ", ".join(names[size] for size in sizes)
     text = f"def evaluate({arguments}):\n{body}    return ({', '.join(values)}{',' if values else ''})\n"
     exec(compile(text, "<host program>", "exec"), scope)
-    return scope["evaluate"]
+    return cast(Callable[..., tuple], scope["evaluate"])
 
 
 def _line(node: Expr, args: list[str], scope: dict[str, object]) -> str:

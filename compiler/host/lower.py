@@ -38,6 +38,7 @@ from dlcb.compiler.passes.steps import (
     EagerStep,
     KernelStep,
     Layout,
+    LibraryStep,
     Schedule,
     ViewStep,
     row_major,
@@ -108,7 +109,8 @@ def _kept_by_prologue(schedule: Schedule) -> list[Value]:
     return [v for v in made if v in bases]
 
 
-_Part = tuple[list[passes.Step], list[Binding]]
+_Run = KernelStep | LibraryStep  # what a schedule runs; a view runs nothing
+_Part = tuple[list[_Run], list[Binding]]
 
 
 class _Lowering:
@@ -219,7 +221,7 @@ class _Lowering:
     def _segment(
         self,
         number: int,
-        steps: Sequence[passes.Step],
+        steps: Sequence[_Run],
         binds: tuple[Binding, ...],
         guards: tuple[Guard, ...],
         last_part: Mapping[Value, int],
@@ -256,7 +258,7 @@ class _Lowering:
             binds=binds,
         )
 
-    def _place(self, step: passes.Step, value: Value, part: int, last_part: Mapping[Value, int]) -> str:
+    def _place(self, step: _Run, value: Value, part: int, last_part: Mapping[Value, int]) -> str:
         row = self.layout(value)[1] == row_major(value.shape)
         ours = isinstance(step, KernelStep) or (
             not isinstance(step, EagerStep) and step.node.op.name in WRITES_INTO and row
@@ -278,7 +280,7 @@ class _Lowering:
 
     # ---- steps: one program step for each schedule step
 
-    def _step(self, step: passes.Step) -> Step:
+    def _step(self, step: _Run) -> Step:
         if isinstance(step, KernelStep):
             values = {v.name: v for v in (*step.inputs, *step.outputs)}
             values |= {v.name: v for node in step.group.nodes for v in (*node.inputs, *node.results)}
@@ -299,8 +301,8 @@ class _Lowering:
             parameters=tuple(LaunchParameter(p.kind, as_expr(p.value)) for p in kernel.parameters),
             guards=tuple(kernel.guards),
             alignment=kernel.alignment,
-            grid=tuple(as_expr(g) for g in kernel.grid),
-            block=tuple(as_expr(b) for b in kernel.block),
+            grid=_three(kernel.grid),
+            block=_three(kernel.block),
             shared_bytes=as_expr(kernel.shared_bytes),
             domain=as_expr(kernel.domain),
             checks=tuple(self._index_check(values[c.value_name], c.low, c.high) for c in kernel.checks),
@@ -327,6 +329,11 @@ class _Lowering:
     def _index_check(self, indices: Value, low: Expr, high: Expr) -> IndexCheck:
         name, coordinates = origin(indices)
         return IndexCheck(name, coordinates, tuple(indices.shape), low, high)
+
+
+def _three(numbers: Sequence[Expr | int]) -> tuple[Expr, Expr, Expr]:
+    x, y, z = map(as_expr, numbers)
+    return x, y, z
 
 
 def _input(arguments: Sequence[object], position: int, node: Node) -> Value:

@@ -27,7 +27,7 @@ class MappedStatus:
     def __init__(self, rows: int, wait: Callable[[], None]) -> None:
         self._wait = wait
         self._flags = torch.zeros(rows * STATUS_CELLS, dtype=torch.int64, pin_memory=True)
-        self._view = memoryview(self._flags.numpy())
+        self._view = memoryview(self._flags.numpy())  # type: ignore[arg-type]
 
     def address_of(self, row: int) -> int:
         return self._flags.data_ptr() + 8 * STATUS_CELLS * row

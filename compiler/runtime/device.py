@@ -64,9 +64,10 @@ class Device(Protocol):
 
     def launcher(
         self, function: Any, launch: ConcreteLaunch, pointers: int, parameters: int, status: int
-    ) -> Callable[[], None]:
-        """A launch ready to run. `pointers`, `parameters` and `status` are addresses of cells that stay where
-        they are; what stands in the pointer cells when the launch runs is what the kernel gets."""
+    ) -> tuple[Callable[[], None], Any]:
+        """A launch ready to run, and what must be kept as long as it is. `pointers`, `parameters` and
+        `status` are addresses of cells that stay where they are; what stands in the pointer cells when the
+        launch runs is what the kernel gets."""
         ...
 
     def status(self, rows: int) -> Status: ...

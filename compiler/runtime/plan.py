@@ -23,6 +23,7 @@ from dlcb.compiler.runtime.types import TORCH
 Tensors = Sequence[torch.Tensor]
 # operands and, where the result has memory of ours, that: gives the call itself, which returns what it made
 Binder = Callable[[Tensors, torch.Tensor | None], Callable[[], Any]]
+Operand = torch.Tensor | Callable[[], torch.Tensor]  # known now, or during a run
 
 
 @dataclass(frozen=True)
@@ -249,28 +250,27 @@ class _Builder:
             self.steps.append(self._index_check(checked.tensor, checked.check, limits))
         bind = self.around.bind(call)
         operands = [self._operand(name) for name in call.call.inputs]
-        fixed = all(isinstance(operand, torch.Tensor) for operand in operands)
+        known = [operand for operand in operands if isinstance(operand, torch.Tensor)]
+        fixed = len(known) == len(operands)
         if isinstance(call.call, EagerCall):
-            run = bind(operands, None) if fixed else _late(bind, operands, None)
-            self.steps.append(
-                partial(_deliver_all, run, [self._delivery(n, True) for n in call.call.results])
-            )
+            accept = [self._delivery(name, True) for name in call.call.results]
+            self.steps.append(partial(_run_eager, bind, operands, accept))
             return
         result = call.call.result
         if self._place(result) == "call":
-            run = bind(operands, None) if fixed else _late(bind, operands, None)
+            run = bind(known, None) if fixed else partial(_late, bind, operands, None)
             self.steps.append(partial(_deliver, run, self._delivery(result, False)))
             return
         out = self._operand(result)
         if fixed and isinstance(out, torch.Tensor):
-            self.steps.append(bind(operands, out))
+            self.steps.append(bind(known, out))
         else:
-            self.steps.append(_late(bind, operands, out))
+            self.steps.append(partial(_late, bind, operands, out))
 
     def _place(self, tensor: str) -> str:
         return self.buffers[self.tensors[tensor].buffer].place
 
-    def _operand(self, name: str) -> torch.Tensor | Callable[[], torch.Tensor]:
+    def _operand(self, name: str) -> Operand:
         """The tensor itself where its memory is known now, else a function that gives it during a run."""
         tensor, view = self.tensors[name], self.concrete.views[name]
         kind = TORCH[tensor.dtype]
@@ -288,8 +288,7 @@ class _Builder:
 
     def _index_check(self, name: str, check: IndexCheck, limits: tuple[int, int]) -> Callable[[], None]:
         operand = self._operand(name)
-        late = (lambda: operand) if isinstance(operand, torch.Tensor) else operand
-        return partial(_check_indices, late, check, limits, self.concrete.sizes, self.around.definitions)
+        return partial(_check_indices, operand, check, limits, self.concrete.sizes, self.around.definitions)
 
     def _allocation(self, name: str) -> Callable[[], torch.Tensor]:
         kind = TORCH[self.buffers[name].dtype]
@@ -335,24 +334,28 @@ def _forget(frame: list, slots: tuple[int, ...]) -> None:
         frame[slot] = None
 
 
-def _late(bind: Binder, operands: Sequence[Any], out: Any) -> Callable[[], Any]:
+def _now(operand: Operand) -> torch.Tensor:
+    return operand if isinstance(operand, torch.Tensor) else operand()
+
+
+def _late(bind: Binder, operands: Sequence[Operand], out: Operand | None) -> Any:
     """A call whose operands are known only during a run."""
-
-    def run() -> Any:
-        now = [operand if isinstance(operand, torch.Tensor) else operand() for operand in operands]
-        return bind(now, out() if callable(out) and not isinstance(out, torch.Tensor) else out)()
-
-    return run
+    return bind([_now(operand) for operand in operands], None if out is None else _now(out))()
 
 
 def _deliver(run: Callable[[], torch.Tensor], accept: Callable[[torch.Tensor], None]) -> None:
     accept(run())
 
 
-def _deliver_all(run: Callable[[], Any], accepts: Sequence[Callable[[torch.Tensor], None]]) -> None:
-    made = run()
+def _run_eager(
+    bind: Binder, operands: Sequence[Operand], accepts: Sequence[Callable[[torch.Tensor], None]]
+) -> None:
+    """An ATen call. It may return a view of an operand, whose memory is not its own: that is copied."""
+    now = [_now(operand) for operand in operands]
+    made = bind(now, None)()
+    borrowed = {operand.untyped_storage().data_ptr() for operand in now}
     for accept, tensor in zip(accepts, [made] if isinstance(made, torch.Tensor) else made, strict=True):
-        accept(tensor)
+        accept(tensor.clone() if tensor.untyped_storage().data_ptr() in borrowed else tensor)
 
 
 def _accept(
@@ -392,13 +395,13 @@ def same_strides(view: View, strides: Sequence[int]) -> bool:
 
 
 def _check_indices(
-    indices: Callable[[], torch.Tensor],
+    indices: Operand,
     check: IndexCheck,
     limits: tuple[int, int],
     sizes: Mapping[str, int],
     definitions: Sequence[Definition],
 ) -> None:
-    tensor = indices()
+    tensor = _now(indices)
     low, high = limits
     if tensor.numel() == 0:
         return

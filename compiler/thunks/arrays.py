@@ -43,4 +43,4 @@ def _writeable(array: numpy.ndarray) -> numpy.ndarray:
     if array.size == 0:
         return array.copy()
     block = (ctypes.c_ubyte * array.nbytes).from_address(array.ctypes.data)
-    return numpy.frombuffer(block, array.dtype).reshape(array.shape)
+    return numpy.frombuffer(memoryview(block).cast("B"), array.dtype).reshape(array.shape)

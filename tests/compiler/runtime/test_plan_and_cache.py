@@ -275,6 +275,33 @@ def test_outputs_that_are_inputs_or_parameters_are_copies(binary) -> None:
     assert {t.data_ptr() for t in shown}.isdisjoint({x.data_ptr(), w.data_ptr()})
 
 
+def test_an_eager_call_that_returns_its_operand_does_not_lend_memory(binary) -> None:
+    """`same` is a view of `double`, whose bytes in the arena are free for `later` after the call."""
+    store, key = binary
+    program = handmade.program(
+        [handmade.given("x", n)],
+        [
+            handmade.buffer("double", n, "arena", 0, 1),
+            handmade.buffer("same", n, "call", 1, 4),
+            handmade.buffer("later", n, "arena", 2, 3),
+            handmade.buffer("out", n, "result", 3, 4),
+        ],
+        [
+            handmade.launch("twice", ["x", "double"], n),
+            EagerCall("aten.to.dtype", ("double",), ("$0", "dtype:float32"), ("same",), ()),
+            handmade.launch("twice", ["same", "later"], n),
+            handmade.launch("add", ["same", "later", "out"], n),
+        ],
+        [handmade.tensor(name, n) for name in ("double", "same", "out")],
+        ["out", "same"],
+        key,
+    )
+    compiled, x = thunk(program, store), torch.randn(9)
+    out, same = compiled.run([x]).outputs
+    assert torch.equal(same, 2 * x)
+    assert torch.equal(out, 6 * x)
+
+
 def indexed(low: int, high: int) -> Program:
     check = IndexCheck("ids", (size("position"),), (n,), as_expr(low), as_expr(high))
     call = EagerCall(
