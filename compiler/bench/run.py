@@ -70,11 +70,14 @@ def run_case(
         _, warm = _timed(lambda: load_model(case.source, compile_model(case.source, warm_store, options).artifact_key, warm_store, device=device))
         model = load_model(case.source, compilation.artifact_key, store, device=device)
         module = load_module(case.source).to(device)
-        contestants: list[Contestant] = [*peers(module, peer_names), Ours(model.call)]
+        plain = load_model(case.source, compilation.artifact_key, store, device=device)
+        contestants: list[Contestant] = [*peers(module, peer_names), Ours(model.call, promote=model.promote)]
+        if device == "cuda":
+            contestants.append(Ours(plain.call, "ours, no graphs"))
         reference = Reference(module)
         rows = [_measure(case, sizes, contestants, reference, model, device, rounds, seed + k) for k, sizes in enumerate(case.sizes)]
         for row in rows:
-            row.first_call = _first_calls(case, row.sizes, module, model, device, seed)
+            row.first_call = _first_calls(case, row.sizes, module, plain, device, seed)
     compiles = {c.name: c.seconds for c in contestants if isinstance(c, TorchCompile)}
     report = compilation.report
     return CaseResult(

@@ -143,6 +143,8 @@ def vision_model(name: str, dtype: str) -> nn.Module:
     torch.manual_seed(0)
     module = torchvision.models.get_model(name, weights=None)
     _randomize_norms(module)
+    if name.startswith("vit"):
+        nn.init.normal_(module.heads.head.weight, std=0.02)  # zero by default: every answer would be zero
     return module.to(getattr(torch, dtype))
 
 
