@@ -1,5 +1,6 @@
-"""The compiler's errors: one tree, which every stage raises from and nothing else. Each error carries the stage that
-raised it, the node it was working on and the line of the user's source that made the node, where these are known.
+"""The compiler's errors: one tree, which every stage raises from and nothing else. Each error carries the
+stage that raised it, the node it was working on and the line of the user's source that made the node, where
+these are known.
 
     CompilerError
     ├── ShapeError            shapes that contradict each other; the message names both operands
@@ -17,7 +18,8 @@ from __future__ import annotations
 
 
 class CompilerError(Exception):
-    """The root. `message` is the bare sentence; `str()` adds stage, node and source line where they are known."""
+    """The root. `message` is the bare sentence; `str()` adds stage, node and source line where they are
+    known."""
 
     def __init__(self, message: str, *, stage: str = "", node: str = "", source_line: str = "") -> None:
         super().__init__(message)
@@ -68,13 +70,16 @@ class GuardError(RequestError):
 class IndexRangeError(RequestError):
     """An index value outside `low <= value < high`, found before anything was read through it.
 
-    `position` is the place of the value in the input, one integer an axis: with a stacked batch its entry along the
-    batch axis tells whose row is wrong.
+    `position` is the place of the value in the input, one integer an axis: with a stacked batch its entry
+    along the batch axis tells whose row is wrong.
     """
 
-    def __init__(self, input: str, position: tuple[int, ...], value: int, low: int, high: int, **place: str) -> None:
+    def __init__(
+        self, input: str, position: tuple[int, ...], value: int, low: int, high: int, **place: str
+    ) -> None:
         super().__init__(
-            f"input '{input}' holds {value} at position {list(position)}, where {low} to {high - 1} is allowed",
+            f"input '{input}' holds {value} at position {list(position)}, "
+            f"where {low} to {high - 1} is allowed",
             **place,
         )
         self.input = input

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,7 +20,6 @@ from dlcb.server.errors import (
     BadRequest,
     DeadlineExceeded,
     ModelFailed,
-    NotReady,
     QueueFull,
     RequestRefused,
     ServerError,
@@ -30,41 +29,15 @@ from dlcb.server.metrics import Metrics
 from dlcb.server.model import Admission, ServedModel
 from dlcb.server.slots import Slot, SlotPool
 from dlcb.server.types import InferRequest, RawRequest
+from dlcb.server.waiting import Pending, Receive, Waiting
 
 LAST = 2**63  # the priority of requests that name none
-LARGEST_STACK = 64 << 20  # bytes of stacked inputs; a larger request runs alone
 WATCH_AFTER = 0.01  # seconds a request waits before its connection is watched: most are answered earlier
 QUICK = 0.002  # seconds; a worker gets its next job early while the one it has takes less than this
 DEATHS_ALLOWED = 1
 QUARANTINE_KEPT = 1024
 
-Receive = Callable[[], Awaitable[dict[str, Any]]]  # what comes next from a client
-
 log = logging.getLogger("dlcb.batcher")
-
-
-@dataclass(eq=False, slots=True)
-class Pending:
-    """A request on its way. `respond` makes the answer from the outputs while they still lie in shared
-    memory."""
-
-    model: ServedModel
-    request: InferRequest | RawRequest
-    admission: Admission
-    respond: Callable[[Any], Any]
-    future: asyncio.Future[Any]
-    arrived: float
-    order: tuple[int, int]
-    size: int
-    receive: Callable[[], Awaitable[dict[str, Any]]] | None = (
-        None  # the connection, to be watched when it waits long
-    )
-    watcher: asyncio.Task[None] | None = None
-    timer: asyncio.TimerHandle | None = None
-    waiting: bool = True
-    dropped: bool = False
-    settled: bool = False
-    deaths: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -109,11 +82,12 @@ class Batcher:
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._groups: dict[Hashable, deque[Pending]] = {}
+        self._waiting = Waiting()
         self._sequence = 0
         self._jobs = 0
         self._scheduled = False
         self._sweep: asyncio.TimerHandle | None = None
+        self._alarm: asyncio.TimerHandle | None = None
         self._quarantine: dict[bytes, None] = {}
 
     # Requests in
@@ -171,34 +145,14 @@ class Batcher:
         if not pending.settled:
             self._left(pending, cause)
 
-    def refuse_all(self, model: ServedModel, message: str) -> None:
-        """Answer everything of a model that waits with NotReady: nothing will run it."""
-        for pendings in list(self._groups.values()):
-            for pending in pendings:
-                if pending.model is model:
-                    self._fail(pending, NotReady(message))
-
     def wake(self) -> None:
         """A worker has come: give it what waits."""
         self._schedule()
 
-    # The queue
+    # On the way to a worker
 
-    def _enqueue(self, pending: Pending, front: bool = False) -> None:
-        group = pending.admission.group
-        alone = group is None or pending.deaths
-        key = (pending.model.handle, pending.order[1] if alone else group, bool(alone))
-        queue = self._groups.get(key)
-        if queue is None:
-            self._groups[key] = deque((pending,))
-        elif not front and pending.order > queue[-1].order:
-            queue.append(pending)
-        else:  # an urgent request, or one that comes back: by order, which is rare and short
-            merged = sorted((*queue, pending), key=lambda entry: entry.order)
-            queue.clear()
-            queue.extend(merged)
-        pending.waiting = True
-        pending.model.waiting += 1
+    def _enqueue(self, pending: Pending) -> None:
+        self._waiting.add(pending)
         self._schedule()
         if self._sweep is None:
             self._sweep = self._loop.call_later(WATCH_AFTER, self._watch_waiting)
@@ -211,14 +165,19 @@ class Batcher:
 
     def _flush(self) -> None:
         self._scheduled = False
-        while self._groups:
+        while self._waiting:
             lane = self._free_lane()
             if lane is None:
                 return  # the next settled job flushes again
-            requests = self._take(time.perf_counter())
-            if not requests:
+            taken, wait = self._waiting.take(time.perf_counter())
+            if not taken:
+                if self._alarm is not None:
+                    self._alarm.cancel()
+                self._alarm = self._loop.call_later(wait, self._schedule)
                 return
-            self._start(lane, requests)
+            requests = [pending for pending in taken if not pending.future.done()]
+            if requests:
+                self._start(lane, requests)
 
     def _free_lane(self) -> Lane | None:
         best = None
@@ -229,61 +188,6 @@ class Batcher:
             if len(jobs) == 1 and jobs[0].model.run_seconds < QUICK and best is None:
                 best = lane
         return best
-
-    def _take(self, now: float) -> list[Pending]:
-        """The oldest request (by priority, then arrival) and what may be stacked with it. Since it is always
-        the oldest, a rare shape is never starved."""
-        groups = self._groups
-        while groups:
-            key = next(iter(groups)) if len(groups) == 1 else self._oldest(now)
-            if key is None:
-                return []
-            queue = groups[key]
-            while queue and queue[0].future.done():
-                queue.popleft()
-            if not queue:
-                del groups[key]
-                continue
-            wait = self._wait_left(queue, now)
-            if wait > 0 and len(groups) == 1:
-                self._loop.call_later(wait, self._schedule)
-                return []
-            taken = _stackable(queue)
-            if not queue:
-                del groups[key]
-            for pending in taken:
-                pending.waiting = False
-                pending.model.waiting -= 1
-            return taken
-        return []
-
-    def _oldest(self, now: float) -> Hashable | None:
-        """The key of the group whose head comes first and need not wait; None when all still wait for more
-        rows."""
-        best_key, best_order, shortest = None, None, None
-        for key, queue in list(self._groups.items()):
-            while queue and queue[0].future.done():
-                queue.popleft()
-            if not queue:
-                del self._groups[key]
-                continue
-            wait = self._wait_left(queue, now)
-            if wait > 0:
-                shortest = wait if shortest is None else min(wait, shortest)
-            elif best_order is None or queue[0].order < best_order:
-                best_key, best_order = key, queue[0].order
-        if best_key is None and shortest is not None:
-            self._loop.call_later(shortest, self._schedule)
-        return best_key
-
-    def _wait_left(self, queue: deque[Pending], now: float) -> float:
-        """Seconds a group still waits for more rows; 0 where the model does not wait or the batch is full."""
-        head = queue[0]
-        limit = head.model.batching.max_wait_ms * 1e-3
-        if not limit or head.admission.group is None or head.deaths:
-            return 0.0
-        rows = sum(pending.admission.rows for pending in queue)
-        return 0.0 if rows >= head.model.batching.max_rows else head.arrived + limit - now
 
     def _start(self, lane: Lane, requests: list[Pending]) -> None:
         model = requests[0].model
@@ -318,7 +222,7 @@ class Batcher:
         else:
             self._settle_outputs(lane, job, reply)
             lane.release(reply["slots"])
-        if self._groups:
+        if self._waiting:
             self._schedule()
 
     def lost(self, jobs: list[Job]) -> None:
@@ -334,7 +238,7 @@ class Batcher:
                 if pending.deaths > DEATHS_ALLOWED:
                     self._refuse(pending)
                 else:
-                    self._enqueue(pending, front=True)
+                    self._enqueue(pending)
 
     def _settle_outputs(self, lane: Lane, job: Job, reply: dict[str, Any]) -> None:
         model, now = job.model, time.perf_counter()
@@ -372,7 +276,7 @@ class Batcher:
             for pending in requests:
                 if not pending.future.done():
                     pending.admission = Admission(pending.admission.rows, None)
-                    self._enqueue(pending, front=True)
+                    self._enqueue(pending)
             return
         kinds: dict[str, type[ServerError]] = {
             "request": BadRequest, "index": BadRequest, "large": TooLarge, "deadline": DeadlineExceeded,
@@ -393,7 +297,7 @@ class Batcher:
             if index == culprit:
                 self._fail(pending, BadRequest(own.message))
             elif not pending.future.done():
-                self._enqueue(pending, front=True)
+                self._enqueue(pending)
         return True
 
     def _account(self, job: Job, reply: dict[str, Any], rows: int, now: float) -> None:
@@ -444,8 +348,7 @@ class Batcher:
     def _left(self, pending: Pending, cause: str | None) -> None:
         """Settle the books of a request that got no answer."""
         if pending.waiting:
-            pending.waiting = False
-            pending.model.waiting -= 1
+            self._waiting.remove(pending)
             if cause:
                 self.metrics.dropped.cell(pending.model.name, cause).add()
         self._answered(pending)
@@ -477,34 +380,16 @@ class Batcher:
         """Let the connections of requests that have waited a while be watched for the client's going away."""
         self._sweep = None
         horizon = time.perf_counter() - WATCH_AFTER
-        for queue in self._groups.values():
-            for pending in queue:
-                if pending.receive is not None and pending.watcher is None and pending.arrived <= horizon:
-                    pending.watcher = self._loop.create_task(self._drop_when_gone(pending, pending.receive))
-        if self._groups:
+        for pending in self._waiting:
+            if pending.receive is not None and pending.watcher is None and pending.arrived <= horizon:
+                pending.watcher = self._loop.create_task(self._drop_when_gone(pending, pending.receive))
+        if self._waiting:
             self._sweep = self._loop.call_later(WATCH_AFTER, self._watch_waiting)
 
     async def _drop_when_gone(self, pending: Pending, receive: Receive) -> None:
         """The body has been read: what comes next on the connection is its end."""
         if (await receive())["type"] == "http.disconnect":
             self.cancel(pending, "disconnect")
-
-
-def _stackable(queue: deque[Pending]) -> list[Pending]:
-    """The head of a group and the requests behind it that fit beside it; they leave the queue."""
-    head = queue.popleft()
-    taken, rows, size = [head], head.admission.rows, head.size
-    limit = head.model.batching.max_rows
-    while queue:
-        following = queue[0]
-        if not following.future.done():
-            rows += following.admission.rows
-            size += following.size
-            if rows > limit or size > LARGEST_STACK:
-                break
-            taken.append(following)
-        queue.popleft()
-    return taken
 
 
 def _digest(model: ServedModel, request: InferRequest | RawRequest) -> bytes:

@@ -1,0 +1,130 @@
+"""Requests that wait to be run, in groups that may be stacked. The oldest request, by priority and then by
+arrival, leads the next batch, so that a rare shape is never starved by a common one. No clock and no worker
+here: times are arguments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dlcb.server.model import Admission, ServedModel
+from dlcb.server.types import InferRequest, RawRequest
+
+LARGEST_STACK = 64 << 20  # bytes of stacked requests; a larger one runs alone
+
+Receive = Callable[[], Awaitable[dict[str, Any]]]  # what comes next from a client
+
+
+@dataclass(eq=False, slots=True)
+class Pending:
+    """A request on its way. `respond` makes the answer from the outputs while they still lie in shared
+    memory; `order` is its priority, then its number; `receive` is its connection, which is watched when it
+    waits long."""
+
+    model: ServedModel
+    request: InferRequest | RawRequest
+    admission: Admission
+    respond: Callable[[Any], Any]
+    future: asyncio.Future[Any]
+    arrived: float
+    order: tuple[int, int]
+    size: int
+    receive: Receive | None = None
+    watcher: asyncio.Task[None] | None = None
+    timer: asyncio.TimerHandle | None = None
+    waiting: bool = False
+    dropped: bool = False
+    settled: bool = False
+    deaths: int = 0
+
+    @property
+    def key(self) -> Hashable:
+        """Requests with equal keys may be stacked. One that was there when a worker died runs alone."""
+        group = self.admission.group
+        return (self.model.handle, self.order[1] if group is None or self.deaths else group)
+
+
+class Waiting:
+    """The queues of all models, and each model's count of requests in them."""
+
+    def __init__(self) -> None:
+        self._groups: dict[Hashable, deque[Pending]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def __iter__(self) -> Iterator[Pending]:
+        return (pending for group in self._groups.values() for pending in group)
+
+    def add(self, pending: Pending) -> None:
+        """Put a request in its place."""
+        pending.waiting = True
+        pending.model.waiting += 1
+        key = pending.key
+        group = self._groups.get(key)
+        if group is None:
+            self._groups[key] = deque((pending,))
+        elif pending.order > group[-1].order:
+            group.append(pending)
+        else:  # an urgent request, or one that comes back: rare, and groups are short
+            ordered = sorted((*group, pending), key=lambda entry: entry.order)
+            self._groups[key] = deque(ordered)
+
+    def remove(self, pending: Pending) -> None:
+        """Take out a request that will not run, and with it what it holds."""
+        pending.waiting = False
+        pending.model.waiting -= 1
+        group = self._groups[pending.key]
+        group.remove(pending)
+        if not group:
+            del self._groups[pending.key]
+
+    def take(self, now: float) -> tuple[list[Pending], float]:
+        """The requests of the next batch. Without any, the seconds until a group that still waits for more
+        rows may go (0: nothing waits)."""
+        groups = self._groups
+        best, shortest = None, 0.0
+        for key, group in groups.items():
+            wait = _wait_left(group, now)
+            if wait > 0:
+                shortest = min(wait, shortest) if shortest else wait
+            elif best is None or group[0].order < groups[best][0].order:
+                best = key
+        if best is None:
+            return [], shortest
+        group = groups[best]
+        taken = _stackable(group)
+        if not group:
+            del groups[best]
+        for pending in taken:
+            pending.waiting = False
+            pending.model.waiting -= 1
+        return taken, 0.0
+
+
+def _wait_left(group: deque[Pending], now: float) -> float:
+    """Seconds a group still waits for more rows; 0 where its model does not wait, or it has rows enough."""
+    head = group[0]
+    limit = head.model.batching.max_wait_ms
+    if not limit or head.admission.group is None or head.deaths:
+        return 0.0
+    rows = sum(pending.admission.rows for pending in group)
+    return 0.0 if rows >= head.model.batching.max_rows else head.arrived + limit * 1e-3 - now
+
+
+def _stackable(group: deque[Pending]) -> list[Pending]:
+    """The head of a group and those behind it that fit beside it; they leave the group."""
+    head = group.popleft()
+    taken, rows, size = [head], head.admission.rows, head.size
+    limit = head.model.batching.max_rows
+    while group:
+        rows += group[0].admission.rows
+        size += group[0].size
+        if rows > limit or size > LARGEST_STACK:
+            break
+        taken.append(group.popleft())
+    return taken

@@ -1,0 +1,117 @@
+"""The queue: order, fairness, stacking bounds, and waiting for more rows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable
+from typing import Any
+
+from dlcb.compiler import ModelSource
+from dlcb.server.metrics import Metrics
+from dlcb.server.model import Admission, Cells, ServedModel
+from dlcb.server.settings import Batching, Limits
+from dlcb.server.types import InferRequest
+from dlcb.server.waiting import LARGEST_STACK, Pending, Waiting
+
+
+def model(**batching: Any) -> ServedModel:
+    source = ModelSource("m", "1")
+    return ServedModel(1, source, Batching(**batching), Limits(), Cells(Metrics(), "m"))
+
+
+class Clerk:
+    """Makes requests with rising numbers."""
+
+    def __init__(self, served: ServedModel) -> None:
+        self.model = served
+        self.waiting = Waiting()
+        self.loop = asyncio.new_event_loop()
+        self.count = 0
+
+    def add(
+        self, group: Hashable | None, rows: int = 1, priority: int = 9, arrived: float = 0, size: int = 1
+    ) -> Pending:
+        self.count += 1
+        pending = Pending(
+            self.model, InferRequest({}), Admission(rows, group), lambda outputs: outputs, self.loop.create_future(),
+            arrived, (priority, self.count), size,
+        )  # fmt: skip
+        self.waiting.add(pending)
+        return pending
+
+    def take(self, now: float = 0) -> list[int]:
+        """Numbers of the next batch's requests."""
+        return [pending.order[1] for pending in self.waiting.take(now)[0]]
+
+    def close(self) -> None:
+        self.loop.close()
+
+
+def test_the_oldest_leads_and_takes_its_like_along() -> None:
+    clerk = Clerk(model())
+    for group in ("a", "b", "a", None, "a", "b"):
+        clerk.add(group)
+    assert [clerk.take() for _ in range(4)] == [[1, 3, 5], [2, 6], [4], []]
+    assert clerk.model.waiting == 0 and not clerk.waiting
+    clerk.close()
+
+
+def test_a_rare_shape_is_not_starved_by_a_common_one() -> None:
+    clerk = Clerk(model(max_rows=2))
+    for _ in range(3):
+        clerk.add("common")
+    rare = clerk.add("rare").order[1]
+    taken = []
+    for _ in range(4):
+        taken.append(clerk.take())
+        clerk.add("common")
+        clerk.add("common")
+    assert taken.index([rare]) <= 2
+    clerk.close()
+
+
+def test_priority_comes_before_arrival_and_between_groups() -> None:
+    clerk = Clerk(model(max_rows=1))
+    for group, priority in (("a", 9), ("b", 5), ("a", 1), ("a", 9)):
+        clerk.add(group, priority=priority)
+    assert [clerk.take() for _ in range(4)] == [[3], [2], [1], [4]]
+    clerk.close()
+
+
+def test_rows_and_bytes_bound_a_batch_and_a_larger_request_runs_alone() -> None:
+    clerk = Clerk(model(max_rows=4))
+    for rows in (3, 1, 1, 9, 1):
+        clerk.add("a", rows=rows)
+    assert [clerk.take() for _ in range(4)] == [[1, 2], [3], [4], [5]]
+    clerk.add("a", size=LARGEST_STACK)
+    clerk.add("a", size=1)
+    assert [clerk.take() for _ in range(2)] == [[6], [7]]
+    clerk.close()
+
+
+def test_a_group_waits_for_rows_only_so_long_and_holds_nobody_up() -> None:
+    clerk = Clerk(model(max_rows=2, max_wait_ms=10))
+    clerk.add("a", arrived=0.0)
+    taken, wait = clerk.waiting.take(0.004)
+    assert taken == [] and abs(wait - 0.006) < 1e-9
+    clerk.add(None, arrived=0.004)
+    assert clerk.take(0.004) == [2]
+    assert clerk.take(0.011) == [1]
+    clerk.add("a", arrived=1.0)
+    clerk.add("a", arrived=1.0)
+    assert clerk.take(1.0) == [3, 4]
+    clerk.close()
+
+
+def test_one_that_leaves_is_forgotten_and_one_that_survived_a_worker_runs_alone() -> None:
+    clerk = Clerk(model())
+    first, second, third = (clerk.add("a") for _ in range(3))
+    clerk.waiting.remove(second)
+    assert clerk.model.waiting == 2
+    assert clerk.take() == [1, 3]
+    for pending in (first, third):
+        pending.deaths = 1
+        clerk.waiting.add(pending)
+    clerk.add("a")
+    assert [clerk.take() for _ in range(3)] == [[1], [3], [4]]
+    clerk.close()
