@@ -123,10 +123,10 @@ def user_code(what: str) -> Iterator[None]:
     except CompilerError:
         raise
     except Exception as error:  # the user's code and PyTorch may raise anything
-        place = user_line(traceback.extract_tb(error.__traceback__))
-        raise CaptureError(
-            f"{what} failed: {_first_lines(error)}", stage="capture", source_line=place
-        ) from error
+        frame = user_frame(traceback.extract_tb(error.__traceback__))
+        place = f"{short(frame.filename)}:{frame.lineno}" if frame else ""
+        said = f"{what} failed: {_first_lines(error)}" + (f", at `{frame.line}`" if frame and frame.line else "")
+        raise CaptureError(said, stage="capture", source_line=place) from error
 
 
 @contextlib.contextmanager
@@ -146,16 +146,16 @@ def _first_lines(error: Exception) -> str:
     return f"{type(error).__name__}: {text[:400]}"
 
 
-def user_line(frames: Sequence[traceback.FrameSummary]) -> str:
-    """ "file:line" of the innermost frame outside torch and this package."""
+def user_frame(frames: Sequence[traceback.FrameSummary]) -> traceback.FrameSummary | None:
+    """The innermost frame outside torch and this package."""
     here = str(Path(__file__).parent)
     for frame in reversed(frames):
         if (
             not frame.filename.startswith((_TORCH, here, "<"))
             and Path(frame.filename).name != "contextlib.py"
         ):
-            return f"{short(frame.filename)}:{frame.lineno}"
-    return ""
+            return frame
+    return None
 
 
 def node_line(node: torch.fx.Node) -> str:

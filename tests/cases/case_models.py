@@ -92,9 +92,14 @@ def upsampled(x):
 
 
 @_module
-def negative_numerators(x):
+def negative_places(x):
     places = torch.arange(x.shape[0]) - 9
-    return places // 2, places % 2, x * ((x.shape[0] - 9) // 2), x * ((x.shape[0] - 9) % 2)
+    return places // 2 + x.long(), places % 2 + x.long()
+
+
+@_module
+def negative_sizes(x):
+    return x * ((x.shape[0] - 9) // 2), x * ((x.shape[0] - 9) % 2)
 
 
 @_module

@@ -44,11 +44,13 @@ def test_W8_negative_numerators(store):
     both = [(n - 9) // 2, (n - 9) % 2]
     assert [evaluate(e, {"n": 2}) for e in both] == [-4, 1]
     assert compile_expressions(both, ("n",), ())(2) == (-4, 1)
-    case = compiled(store, "negative_numerators", {"x": ("n",)}, outputs=4)
-    quotients, remainders, *_ = case.agrees(torch.ones(3))
+    case = compiled(store, "negative_places", {"x": ("n",)}, outputs=2)
+    quotients, remainders = case.agrees(torch.zeros(3))
     assert (quotients[2], remainders[2]) == (-4, 1)
+    sizes = compiled(store, "negative_sizes", {"x": ("n",)}, outputs=2)
     for length in (1, 2, 8, 21):
         case.agrees(random(length))
+        sizes.agrees(random(length), tier=sizes.model.plan({"x": (length,)}).tier)
 
 
 @pytest.mark.parametrize(("end", "length"), [(1, 1), (2, 1), (4, 2), (5, 3), (9, 5)])
