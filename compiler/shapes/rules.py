@@ -36,8 +36,7 @@ def both(system: System, it: Statement, x: Expr, y: Expr) -> Statements:
     return it.with_condition(x), it.with_condition(y)
 
 
-# ---- equations
-# --------------------------------------------------------------------------------------------------------
+# ---- equations ----
 
 
 def substitute(system: System, it: Statement, v: Expr, e: Expr) -> Statements | None:
@@ -139,8 +138,7 @@ def quotient(system: System, it: Statement, x: Expr, d: Expr, e: Expr) -> Statem
     return _narrowed(system, it, [(x, Interval(least, least + d.value - 1))])
 
 
-# ---- divisibility, order, alternatives
-# --------------------------------------------------------------------------------
+# ---- divisibility, order, alternatives ----
 
 
 def multiple(system: System, it: Statement, v: Expr, c: Expr) -> Statements | None:

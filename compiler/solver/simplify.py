@@ -12,9 +12,10 @@ from dlcb.compiler.expr.dag import Expr, toposort
 from dlcb.compiler.expr.node import remake, substitute
 from dlcb.compiler.solver import polynomial, prove
 from dlcb.compiler.solver.arithmetic import ARITHMETIC
+from dlcb.compiler.solver.comparison import COMPARISON
+from dlcb.compiler.solver.conditions import CONDITIONS
 from dlcb.compiler.solver.division import DIVISION
 from dlcb.compiler.solver.engine import STEPS, Engine
-from dlcb.compiler.solver.logic import COMPARISON, CONDITIONS
 from dlcb.compiler.solver.pattern import any_of
 from dlcb.compiler.solver.polynomial import TERMS, Polynomial
 from dlcb.compiler.solver.rule import Rule, RuleSet

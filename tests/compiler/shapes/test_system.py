@@ -35,7 +35,6 @@ def conditions(system: System) -> list[Expr]:
 
 
 # ---- equality
-# -------------------------------------------------------------------------------------------------------
 
 
 def test_older_variable_represents(system: System) -> None:
@@ -156,7 +155,6 @@ def test_zero_product_waits(system: System) -> None:
 
 
 # ---- broadcast
-# ------------------------------------------------------------------------------------------------------
 
 
 def test_broadcast_of_free_sizes(system: System) -> None:
@@ -219,7 +217,6 @@ def test_broadcast_with_zero(system: System) -> None:
 
 
 # ---- divisibility, ranges
-# -------------------------------------------------------------------------------------------
 
 
 def test_exact_quotient(system: System) -> None:
@@ -316,7 +313,6 @@ def test_a_later_fact_contradicts_an_earlier_statement(system: System) -> None:
 
 
 # ---- whole examples
-# -------------------------------------------------------------------------------------------------
 
 
 def test_concat_then_reshape(system: System) -> None:
@@ -407,7 +403,6 @@ def test_adopted_names_do_not_clash(system: System) -> None:
 
 
 # ---- limits
-# ---------------------------------------------------------------------------------------------------------
 
 
 def program(operators: int, variables: int, budget: int = 10**9) -> System:

@@ -81,7 +81,6 @@ def test_reports_add_up() -> None:
 
 
 # ---- patterns
-# ---------------------------------------------------------------------------------------------------------
 
 
 def found(pattern: object, node: Expr) -> list[dict[str, Expr]]:
