@@ -20,7 +20,7 @@ from dlcb.compiler.kgen.schedule import Nest, kept_loops, worth_keeping
 from dlcb.compiler.kgen.variants import ACCESS, THREADS, WARP, Variant, narrowable, steps_of
 from dlcb.compiler.shapes.system import System
 
-_JOINS = {"sum": "Add", "prod": "Multiply", "max": "Greatest", "min": "Least", "any": "Or", "all": "And"}
+JOINS = {"sum": "Add", "prod": "Multiply", "max": "Greatest", "min": "Least", "any": "Or", "all": "And"}
 
 
 @dataclass(eq=False)
@@ -47,8 +47,14 @@ class Cuda(Lowering):
             self._rows()
         else:
             self._flat()
-        shared = [f"__shared__ {element} {name}[{WARP}];" for element, name in self._shared.items()]
-        return [*shared, *self.root.lines]
+        return [*self._shared_lines(WARP), *self.root.lines]
+
+    def _shared_lines(self, length: int) -> list[str]:
+        return [f"__shared__ {element} {name}[{length}];" for element, name in self._shared.items()]
+
+    def _shared_for(self, fold: Expr) -> str:
+        """The shared array through which values of this type are joined."""
+        return self._shared.setdefault(self.local_type(fold), f"shared{len(self._shared)}")
 
     # ---- loops -----------------------------------------------------------------------------------
 
@@ -252,14 +258,22 @@ class Cuda(Lowering):
     # ---- reductions ------------------------------------------------------------------------------
 
     def fold(self, folds: Sequence[Expr], home: Scope, scope: Scope) -> None:
-        accumulators = [self.fresh("sum" if fold.value == "sum" else "fold") for fold in folds]
-        for fold, accumulator in zip(folds, accumulators, strict=True):
-            home.lines.append(f"{self.local_type(fold)} {accumulator} = {identity(fold)[0]};")
-        self._running.extend(folds)
+        accumulators = self._started(folds, home)
         if self.nest.kind == "row" and (home is self.root or home.bound == frozenset(self.nest.rows)):
             self._fold_team(folds, accumulators, home)
         else:
             self._fold_alone(folds, accumulators, home)
+        self._finished(folds, accumulators, home)
+
+    def _started(self, folds: Sequence[Expr], home: Scope) -> list[str]:
+        """Accumulators with their identities."""
+        accumulators = [self.fresh("sum" if fold.value == "sum" else "fold") for fold in folds]
+        for fold, accumulator in zip(folds, accumulators, strict=True):
+            home.lines.append(f"{self.local_type(fold)} {accumulator} = {identity(fold)[0]};")
+        self._running.extend(folds)
+        return accumulators
+
+    def _finished(self, folds: Sequence[Expr], accumulators: Sequence[str], home: Scope) -> None:
         del self._running[-len(folds) :]
         home.names |= {
             fold: (accumulator, ATOM) for fold, accumulator in zip(folds, accumulators, strict=True)
@@ -284,13 +298,11 @@ class Cuda(Lowering):
         lane = lanes.lane if isinstance(lanes, _Lanes) else None
         self._over(loops, chunk, home, self._member, str(self.variant.team), self.variant.width, lane)
         for fold, accumulator in zip(folds, accumulators, strict=True):
-            join = f"{_JOINS[fold.value]}()"
+            join = f"{JOINS[fold.value]}()"
             if self.variant.team == WARP:
                 home.lines.append(f"{accumulator} = join_warp({accumulator}, {join});")
             else:
-                element = self.local_type(fold)
-                shared = self._shared.setdefault(element, f"shared{len(self._shared)}")
-                start = f"{element}({identity(fold)[0]})"
+                shared, start = self._shared_for(fold), f"{self.local_type(fold)}({identity(fold)[0]})"
                 home.lines.append(f"{accumulator} = join_block({accumulator}, {start}, {join}, {shared});")
 
     def _join(self, folds: Sequence[Expr], accumulators: Sequence[str], scope: Scope) -> None:

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import ONE, ZERO
-from dlcb.compiler.kgen import cpp, cuda, prelude, variants
+from dlcb.compiler.kgen import cpp, cuda, cuda_shared, prelude, variants
 from dlcb.compiler.kgen.coords import Layouts, Scalars, infer
 from dlcb.compiler.kgen.kernel import BufferArgument, Kernel, KernelSet
 from dlcb.compiler.kgen.schedule import Nest, plan
@@ -87,7 +87,8 @@ def _cuda_variant(
     variant: variants.Variant,
     guards: tuple[Expr, ...],
 ) -> Kernel:
-    lowering = cuda.Cuda(nest, scalars.tensors, system, variant)
+    kind = {"": cuda.Cuda, "columns": cuda_shared.Columns, "tile": cuda_shared.Tiled}[variant.shape]
+    lowering = kind(nest, scalars.tensors, system, variant)
     lines = lowering.run()
     name = _content_name(operator, cuda.function("", lowering, lines, nest.elements), variant.suffix)
     widest = max(b.dtype.itemsize for b in _buffers(scalars))

@@ -29,6 +29,7 @@ from dlcb.compiler.shapes.system import System
 _LONGEST_LINE = 90
 _HOST_KINDS = ("bool", "int", "uint")
 _COMPARISONS = frozenset(["lt", "le", "eq", "ne"])
+_TURNED_TO_INT = {"int": ("const", "where"), "bool": ("and", "or", "xor")}  # by C, whatever their type is
 
 
 @dataclass(eq=False)
@@ -253,14 +254,10 @@ class Lowering(ABC):
         )
 
     def operand(self, text: Spelled, arg: Expr, node: Expr, wanted: DType) -> Spelled:
-        """An operand of a function, of exactly the type wanted: a plain literal, or a choice of two, is an
-        int in C."""
-        if (
-            (arg.is_const or arg.op == "where")
-            and arg.dtype is wanted
-            and not wanted.is_float
-            and wanted is not BOOL
-        ):
+        """An operand of a function, of exactly the type wanted: a plain literal, a choice of two, and truths
+        that are joined are ints in C."""
+        turned = _TURNED_TO_INT["bool" if wanted is BOOL else "int"]
+        if arg.op in turned and arg.dtype is wanted and not wanted.is_float:
             return f"{self.type_name(wanted)}({text[0]})", ATOM
         return self.convert(text, arg.dtype, wanted)
 

@@ -216,6 +216,15 @@ template <typename Join, typename T> FUNCTION T join_warp(T value, Join join) {
         value = join(value, (T)__shfl_xor_sync(~0u, value, distance));
     return value;
 }
+// across the warps of a block, each lane for itself
+template <typename Join, typename T> FUNCTION T join_slices(T value, Join join, T* shared) {
+    __syncthreads();
+    shared[threadIdx.x] = value;
+    __syncthreads();
+    T result = shared[threadIdx.x % 32];
+    for (int place = threadIdx.x % 32 + 32; place < blockDim.x; place += 32) result = join(result, shared[place]);
+    return result;
+}
 template <typename Join, typename T> FUNCTION T join_block(T value, T identity, Join join, T* shared) {
     value = join_warp(value, join);
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 from dlcb.compiler.dtype import BOOL, INDEX, DType
 from dlcb.compiler.expr.dag import Expr, toposort
-from dlcb.compiler.expr.node import ONE, ZERO, apply, as_expr, ceildiv, equal, product
+from dlcb.compiler.expr.node import ONE, TRUE, ZERO, apply, as_expr, ceildiv, equal, product
 from dlcb.compiler.kgen.affine import linear
-from dlcb.compiler.kgen.schedule import Nest, worth_keeping
+from dlcb.compiler.kgen.schedule import Nest, is_serial, worth_keeping
 from dlcb.compiler.kgen.verify import products
 from dlcb.compiler.shapes.system import System
 
 THREADS = 256  # in a block
 WARP = 32
+TILE = 32  # columns that a block takes, and the sides of a tile
 ACCESS = 16  # bytes that a thread moves at once
 _MOST_BLOCKS = 1 << 16  # further elements are reached by striding
 _REGISTERS = 64  # of a thread, for what is kept of a row
@@ -31,13 +32,15 @@ class Variant:
     team: int = THREADS
     # turns that each thread takes in a row, whose values stay in registers; 0: as many as the row needs
     turns: int = 0
+    shape: str = ""  # "columns" or "tile" where threads exchange elements through shared memory
 
     @property
     def suffix(self) -> str:
         width = f"_w{self.width}" if self.width > 1 else ""
         team = "_warp" if self.team == WARP else ""
         turns = f"_t{self.turns}" if self.turns else ""
-        return width + team + turns + ("_64" if self.index_bits == 64 else "")
+        shape = f"_{self.shape}" if self.shape else ""
+        return width + team + turns + shape + ("_64" if self.index_bits == 64 else "")
 
 
 def narrowable(node: Expr) -> bool:
@@ -153,6 +156,10 @@ def _magnitude(root: Expr) -> Expr:
 def variants(nest: Nest, system: System) -> list[tuple[Variant, tuple[Expr, ...]]]:
     """The variants worth making with their guards, best first; the last one has none."""
     narrow = narrow_guards(nest, system)
+    if nest.kind == "column" and any(not is_serial(fold) for fold in nest.reductions()):
+        return [(Variant(1, 32, shape="columns"), narrow), (Variant(1, 64), ())]
+    if crossed(nest) is not None:
+        return [(Variant(1, 32, shape="tile"), narrow), (Variant(1, 64), ())]
     width = widest(nest)
     wide = wide_guards(nest, width, system) if width > 1 else None
     made: list[tuple[Variant, tuple[Expr, ...]]] = []
@@ -182,6 +189,29 @@ def _teams(nest: Nest, width: int, system: System) -> list[tuple[Variant, tuple[
     return [*made, (Variant(width), ())] if kept else [*made[:1], (Variant(width), ())]
 
 
+def crossed(nest: Nest) -> tuple[Expr, list[Expr]] | None:
+    """An outer loop of a flat kernel along which some inputs are contiguous that are not so along the lane, and
+    the loads of these; None where there is no such loop."""
+    found: dict[Expr, list[Expr]] = {}
+    if nest.kind != "flat" or nest.lane is None or _narrow_axis(nest.lane):
+        return None
+    for node in toposort(element.scalar for element in nest.elements):
+        if node.op == "load" and node.args[1] is TRUE:
+            sums = linear(node.args[0])
+            if sums.get(nest.lane, ZERO) is ZERO or sums[nest.lane] is ONE:
+                continue
+            for loop in nest.rows:
+                if sums.get(loop) is ONE and not _narrow_axis(loop):
+                    found.setdefault(loop, []).append(node)
+    return max(found.items(), key=lambda item: len(item[1]), default=None)
+
+
+def _narrow_axis(loop: Expr) -> bool:
+    """Would an axis fill less than half of a tile's side?"""
+    size = loop.args[0]
+    return size.is_const and size.value < TILE // 2
+
+
 def _row_length(nest: Nest) -> Expr:
     lengths = [product(i.args[0] for i in nest.inner)] if nest.inner else []
     rows = set(nest.rows)
@@ -198,6 +228,9 @@ def grid(nest: Nest, variant: Variant) -> Expr:
     """Blocks to launch."""
     if nest.kind == "row":
         blocks = ceildiv(product(i.args[0] for i in nest.rows), THREADS // variant.team)
+    elif variant.shape:
+        pair = (nest.lane, *(crossed(nest) or ())[:1])
+        blocks = product(ceildiv(i.args[0], TILE) if i in pair else i.args[0] for i in nest.loops)
     else:
         loops = [i.args[0] for i in nest.loops]
         if variant.width > 1:

@@ -255,6 +255,26 @@ ROWS: dict[str, Row] = {
         ],
         sizes("n m", "5 3", "3 50"),
     ),
+    "functions_of_truths": Row(
+        lambda p: [
+            p.minimum(p.logical_and(p.tensor("x", "n m", BOOL), p.tensor("y", "m", BOOL)), p.number(True, BOOL)),
+            p.max(p.tensor("z", "n m", BOOL), axes=(1,), keepdim=False),
+        ],
+        sizes("n m", "5 3", "3 50"),
+    ),
+    "rows_under_a_triangle": Row(  # the triangle's condition speaks of the loop that the row's sums run over
+        lambda p: p.tril(p.layer_norm(p.tensor("x", "n m k"), dims=1, eps=1e-5), diagonal=1),
+        sizes("n m k", "2 5 5", "1 1 1", "3 9 40"),
+        tolerance=4e-6,
+    ),
+    "literals_in_functions": Row(
+        lambda p: [
+            p.floordiv(p.tensor("x", "n", INT64), p.number(3, INT64)),
+            p.add(p.number(0.5, BFLOAT16), p.number(0.25, BFLOAT16)),
+            p.any(p.tensor("y", "n m", UINT8), axes=(0,), keepdim=False),
+        ],
+        sizes("n m", "5 3", "7 1"),
+    ),
     "half": Row(
         lambda p: p.softmax(p.mul(p.tensor("x", "n m", FLOAT16), p.tensor("y", "m", FLOAT16)), axis=1),
         sizes("n m", "5 3", "3 130"),
@@ -303,6 +323,22 @@ ROWS: dict[str, Row] = {
     "transposed": Row(
         lambda p: p.add(p.permute(p.tensor("x", "n m"), order=(1, 0)), p.tensor("y", "m n")),
         sizes("n m", "3 5", "70 33"),
+    ),
+    "transposed_batch": Row(
+        lambda p: p.exp(p.permute(p.tensor("x", "b n m", FLOAT16), order=(0, 2, 1))),
+        sizes("b n m", "2 3 5", "1 1 1", "3 65 40"),
+        tolerance=1e-3,
+    ),
+    "transposed_channels": Row(
+        lambda p: p.neg(p.permute(p.tensor("x", "n h w 3"), order=(0, 3, 1, 2))),
+        sizes("n h w", "2 3 5", "1 1 1"),
+    ),
+    "column_extrema": Row(
+        lambda p: [
+            p.max(p.tensor("x", "b n m"), axes=(1,), keepdim=True),
+            p.min(p.tensor("y", "n m", INT64), axes=(0,), keepdim=False),
+        ],
+        sizes("b n m", "2 3 5", "1 1 1", "2 100 70"),
     ),
     "gathered": Row(
         lambda p: p.gather(p.tensor("x", "n 9"), p.tensor("index", "n k", INT64), axis=1),
