@@ -5,7 +5,7 @@ application, whose errors have the protocol's form as well.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import orjson
 from fastapi import Depends, FastAPI, Path, Request, Response
@@ -43,7 +43,7 @@ class Application:
             place = self.tensors.match(scope["path"])
             if place is not None:
                 return self.tensors(scope, receive, send, *place)
-        return self.web(scope, receive, send)
+        return self.web(scope, receive, send)  # type: ignore[arg-type]
 
 
 def web_application(  # noqa: PLR0915 - a list of routes, one short function each
@@ -59,7 +59,7 @@ def web_application(  # noqa: PLR0915 - a list of routes, one short function eac
 
     async def body(request: Request) -> Any:
         """The JSON body; nothing sent is an empty object."""
-        data = await read_body(request.receive, SMALL_BODY)
+        data = await read_body(cast(Receive, request.receive), SMALL_BODY)
         try:
             return orjson.loads(data) if data.strip() else {}
         except ValueError as error:

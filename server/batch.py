@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy
 
@@ -36,7 +37,7 @@ def group_of(request: InferRequest, batch: BatchAxes | None) -> Hashable | None:
     input that has no rows. None for a request that must run alone."""
     if batch is None:
         return None
-    group: list[Hashable] = []
+    group: list[tuple[Any, ...]] = []
     for name, tensor in request.inputs.items():
         axis = batch.input_axes.get(name)
         if axis is not None:
@@ -147,4 +148,4 @@ def _cut(data: memoryview, shape: tuple[int, ...], axis: int, start: int, count:
         return data[start * row : (start + count) * row]
     whole = numpy.frombuffer(data, array).reshape(shape)
     part = whole[(slice(None),) * axis + (slice(start, start + count),)]
-    return memoryview(numpy.ascontiguousarray(part)).cast("B") if part.size else b""
+    return numpy.ascontiguousarray(part).data.cast("B") if part.size else b""

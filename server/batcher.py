@@ -198,7 +198,7 @@ class Batcher:
             slot.view[: len(first.body)] = first.body
             placed: list[Placed] = []
         else:
-            bodies = [pending.request for pending in requests]
+            bodies = [pending.request for pending in requests if isinstance(pending.request, InferRequest)]
             placed, size = place(bodies, model.signature)
             slot = self.pool.take(size)
             stack(bodies, placed, model.signature.batch, slot.view)

@@ -370,7 +370,7 @@ def _cast(name: str, datatype: Datatype, shape: tuple[int, ...], values: numpy.n
         cast = values.astype(datatype.array, copy=False)
     if values.dtype.kind == "f" and not numpy.isfinite(cast).all():
         raise BadRequest(f"input '{name}': a value does not fit datatype {datatype.name}")
-    return memoryview(cast).cast("B")
+    return cast.data.cast("B") if cast.size else b""
 
 
 def _read_parameters(request: InferRequest, parameters: Any) -> None:

@@ -19,10 +19,11 @@ def loads(body: Buffer) -> Any:
     the same."""
     parser = simdjson.Parser()
     root = parser.parse(bytes(body))
-    if not isinstance(root, simdjson.Object) or not isinstance(root.get("inputs"), simdjson.Array):
+    entries = root.get("inputs") if isinstance(root, simdjson.Object) else None
+    if not isinstance(root, simdjson.Object) or not isinstance(entries, simdjson.Array):
         return orjson.loads(body)
     inputs = []
-    for entry in root["inputs"]:
+    for entry in entries:
         if not isinstance(entry, simdjson.Object):
             return orjson.loads(body)
         fields = {key: _plain(value) for key, value in entry.items() if key != "data"}
@@ -36,15 +37,13 @@ def loads(body: Buffer) -> Any:
 def _numbers(data: Any, shape: Any, datatype: Any) -> Any:
     if not isinstance(data, simdjson.Array):
         return _plain(data)
-    kind, dtype = (
-        ("d", "<f8")
-        if str(datatype).startswith("FP")
-        else ("u", "<u8")
-        if datatype == "UINT64"
-        else ("i", "<i8")
-    )
     try:
-        values = numpy.frombuffer(data.as_buffer(of_type=kind), dtype)
+        if str(datatype).startswith("FP"):
+            values = numpy.frombuffer(data.as_buffer(of_type="d"), "<f8")
+        elif datatype == "UINT64":
+            values = numpy.frombuffer(data.as_buffer(of_type="u"), "<u8")
+        else:
+            values = numpy.frombuffer(data.as_buffer(of_type="i"), "<i8")
     except (
         TypeError,
         ValueError,

@@ -12,7 +12,11 @@ import orjson
 
 
 class JsonLines(logging.Formatter):
-    """One record, one line."""
+    """One record, one line; `process` says which of the server's processes writes."""
+
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = process
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -21,6 +25,7 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            "process": self._process,
             **getattr(record, "fields", {}),
         }
         if record.exc_info:
@@ -32,12 +37,7 @@ def configure(level: str = "INFO", process: str = "front") -> None:
     """Send everything of this process to standard error. uvicorn's own access log stays off: the hot path
     writes none."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
-    handler.addFilter(
-        lambda record: (
-            setattr(record, "fields", {"process": process, **getattr(record, "fields", {})}) or True
-        )
-    )
+    handler.setFormatter(JsonLines(process))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)

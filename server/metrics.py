@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -62,6 +62,11 @@ class Histogram:
         self.total += value
 
 
+_SHOWN: dict[str, Any] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
 Cell = TypeVar("Cell", Number, Histogram)
 
 
@@ -76,7 +81,7 @@ class Family(Generic[Cell]):
         self.help = help
         self.labels = labels
         self.cells: dict[tuple[str, ...], Cell] = {}
-        self._make = make
+        self._make: Callable[[], Cell] = make
         if not labels:
             self.cell()  # a metric without labels is there, and 0, from the start
 
@@ -95,15 +100,12 @@ class Family(Generic[Cell]):
 
     def collect(self) -> Metric:
         """This family as prometheus_client shows it."""
-        if self.kind == "histogram":
-            histogram = HistogramMetricFamily(self.name, self.help, labels=self.labels)
-            for labels, cell in self.cells.items():
-                histogram.add_metric(labels, _cumulative(cell), cell.total)
-            return histogram
-        kind = CounterMetricFamily if self.kind == "counter" else GaugeMetricFamily
-        family = kind(self.name, self.help, labels=self.labels)
+        family: Any = _SHOWN[self.kind](self.name, self.help, labels=self.labels)
         for labels, cell in self.cells.items():
-            family.add_metric(labels, cell.value)
+            if isinstance(cell, Histogram):
+                family.add_metric(labels, _cumulative(cell), cell.total)
+            else:
+                family.add_metric(labels, cell.value)
         return family
 
 

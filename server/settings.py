@@ -206,8 +206,9 @@ def read(path: Path, overrides: Mapping[str, Any] = MappingProxyType({})) -> Set
     if not isinstance(data, Mapping):
         raise ConfigError(f"{path}:1: expected a mapping with 'models'")
     try:
-        if overrides and isinstance(data.get("server") or {}, Mapping):
-            data["server"] = {**(data.get("server") or {}), **overrides}
+        options = data.get("server") or {}
+        if overrides and isinstance(options, Mapping):
+            data = {**data, "server": {**options, **overrides}}
         settings = Settings(**{**data, "folder": path.resolve().parent})
     except ValidationError as error:
         first = error.errors()[0]

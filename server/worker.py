@@ -14,7 +14,6 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import asdict, is_dataclass
 from typing import Any
 
 import numpy
@@ -27,7 +26,7 @@ from dlcb.server.channel import Channel
 from dlcb.server.datatypes import BY_DTYPE
 from dlcb.server.errors import BadRequest, DeadlineExceeded, TooLarge
 from dlcb.server.slots import Slot, SlotMap, SlotPool, aligned
-from dlcb.server.types import InferRequest, InferResponse, Tensor
+from dlcb.server.types import Buffer, InferRequest, InferResponse, Tensor
 
 PROBE_SIZE = 2
 MESSAGE_KEPT = 4000
@@ -277,14 +276,15 @@ def _response(
 ) -> InferResponse:
     datatypes = {spec.name: BY_DTYPE[spec.dtype] for spec in signature.outputs}
     tensors = [
-        Tensor(
-            name, datatypes[name], outputs[name].shape, numpy.ascontiguousarray(outputs[name]).data.cast("B")
-        )
-        for name, _binary in chosen
+        Tensor(name, datatypes[name], outputs[name].shape, _bytes(outputs[name])) for name, _binary in chosen
     ]
     return InferResponse(
         job["name"], job["version"], request.id, tensors, [binary for _name, binary in chosen]
     )
+
+
+def _bytes(array: numpy.ndarray) -> Buffer:
+    return numpy.ascontiguousarray(array).data.cast("B") if array.size else b""
 
 
 def _failed(job: dict[str, Any], kind: str, message: str, **fields: Any) -> dict[str, Any]:
@@ -306,8 +306,7 @@ def _index_fields(error: IndexRangeError) -> dict[str, Any]:
 
 
 def _numbers(counters: Any) -> dict[str, int]:
-    fields = asdict(counters) if is_dataclass(counters) else vars(counters)
-    return {name: value for name, value in fields.items() if isinstance(value, int | float)}
+    return {name: int(value) for name, value in vars(counters).items() if isinstance(value, int)}
 
 
 def main() -> None:
