@@ -1,5 +1,5 @@
-"""CUDA kernels whose threads exchange elements through shared memory: column reductions, whose rows a block's warps
-share, and transposing kernels, which read and write along different axes and are contiguous in both."""
+"""CUDA kernels whose threads exchange elements through shared memory: column reductions, whose rows a block's
+warps share, and transposing kernels, which read and write along different axes and are contiguous in both."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import ceildiv, index
 from dlcb.compiler.kgen.cstyle import ATOM
 from dlcb.compiler.kgen.cuda import JOINS, Cuda
-from dlcb.compiler.kgen.lower import Scope, identifier, identity
+from dlcb.compiler.kgen.lower import Scope, identifier
 from dlcb.compiler.kgen.variants import THREADS, TILE, crossed
 
 _SLICES = THREADS // TILE
 
 
 class Columns(Cuda):
-    """A block takes 32 neighbouring columns; each of its warps folds every eighth row, and shared memory joins
-    them. A thread beyond the last column repeats that one and stores nothing."""
+    """A block takes 32 neighbouring columns; each of its warps folds every eighth row, and shared memory
+    joins them. A thread beyond the last column repeats that one and stores nothing."""
 
     def run(self) -> list[str]:
         lane = self.nest.lane
@@ -50,8 +50,8 @@ class Columns(Cuda):
 
 
 class Tiled(Cuda):
-    """A block moves tiles of 32 by 32: inputs that are contiguous along another axis than the output are read along
-    theirs into shared memory, and taken from it along the output's."""
+    """A block moves tiles of 32 by 32: inputs that are contiguous along another axis than the output are read
+    along theirs into shared memory, and taken from it along the output's."""
 
     def run(self) -> list[str]:
         lane, loads = self.nest.lane, crossed(self.nest)

@@ -222,7 +222,8 @@ template <typename Join, typename T> FUNCTION T join_slices(T value, Join join, 
     shared[threadIdx.x] = value;
     __syncthreads();
     T result = shared[threadIdx.x % 32];
-    for (int place = threadIdx.x % 32 + 32; place < blockDim.x; place += 32) result = join(result, shared[place]);
+    for (int place = threadIdx.x % 32 + 32; place < blockDim.x; place += 32)
+        result = join(result, shared[place]);
     return result;
 }
 template <typename Join, typename T> FUNCTION T join_block(T value, T identity, Join join, T* shared) {

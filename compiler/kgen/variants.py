@@ -190,8 +190,8 @@ def _teams(nest: Nest, width: int, system: System) -> list[tuple[Variant, tuple[
 
 
 def crossed(nest: Nest) -> tuple[Expr, list[Expr]] | None:
-    """An outer loop of a flat kernel along which some inputs are contiguous that are not so along the lane, and
-    the loads of these; None where there is no such loop."""
+    """An outer loop of a flat kernel along which some inputs are contiguous that are not so along the lane,
+    and the loads of these; None where there is no such loop."""
     found: dict[Expr, list[Expr]] = {}
     if nest.kind != "flat" or nest.lane is None or _narrow_axis(nest.lane):
         return None

@@ -257,7 +257,9 @@ ROWS: dict[str, Row] = {
     ),
     "functions_of_truths": Row(
         lambda p: [
-            p.minimum(p.logical_and(p.tensor("x", "n m", BOOL), p.tensor("y", "m", BOOL)), p.number(True, BOOL)),
+            p.minimum(
+                p.logical_and(p.tensor("x", "n m", BOOL), p.tensor("y", "m", BOOL)), p.number(True, BOOL)
+            ),
             p.max(p.tensor("z", "n m", BOOL), axes=(1,), keepdim=False),
         ],
         sizes("n m", "5 3", "3 50"),
