@@ -33,9 +33,15 @@ class Clerk:
     ) -> Pending:
         self.count += 1
         pending = Pending(
-            self.model, InferRequest({}), Admission(rows, group), lambda outputs: outputs, self.loop.create_future(),
-            arrived, (priority, self.count), size,
-        )  # fmt: skip
+            model=self.model,
+            request=InferRequest({}),
+            admission=Admission(rows, group),
+            respond=lambda outputs: outputs,
+            future=self.loop.create_future(),
+            arrived=arrived,
+            order=(priority, self.count),
+            size=size,
+        )
         self.waiting.add(pending)
         return pending
 
