@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import ONE, ZERO, const
+from dlcb.compiler.expr.node import ZERO, const
 
 Monomial = tuple[Expr, ...]  # sorted by `order`, with repetition; () is the constant term
 Polynomial = dict[Monomial, int]  # no zero coefficients; never changed once made
@@ -165,7 +165,9 @@ def to_expr(p: Polynomial) -> Expr:
 
 
 def _term(monomial: Monomial, coefficient: int) -> Expr:
-    term: Expr = ONE
-    for factor in monomial:
+    if not monomial:
+        return const(coefficient)
+    term = monomial[0]
+    for factor in monomial[1:]:
         term = term * factor
-    return term * coefficient
+    return term if coefficient == 1 else term * coefficient
