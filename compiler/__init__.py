@@ -1,5 +1,5 @@
-"""The dynamic-shape compiler: models in, kernels that serve any legal shape out. Importing this package loads neither
-torch nor a toolchain; `compile_model` and what stands behind it are loaded when first named.
+"""The dynamic-shape compiler: models in, kernels that serve any legal shape out. Importing this package loads
+neither torch nor a toolchain; `compile_model` and what stands behind it are loaded when first named.
 """
 
 from __future__ import annotations
@@ -35,18 +35,24 @@ __all__ = [
     "ArtifactError",
     "BatchAxes",
     "CaptureError",
+    "Compilation",
+    "CompileOptions",
+    "CompiledModel",
     "CompilerError",
     "ContractError",
     "Dim",
     "GuardError",
     "IndexRangeError",
+    "InputDeclaration",
+    "ModelSource",
     "RequestError",
     "ShapeError",
     "Signature",
     "TensorSpec",
     "ToolchainError",
     "UnsupportedOperator",
-    *_LAZY,
+    "compile_model",
+    "load_model",
 ]
 
 

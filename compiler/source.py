@@ -1,5 +1,6 @@
-"""What a user registers: a model's program, weights and declared inputs, as plain data that travels as JSON between the
-server's processes. Its identity is a content key, so that a warm load finds the artifact without capturing anything.
+"""What a user registers: a model's program, weights and declared inputs, as plain data that travels as JSON
+between the server's processes. Its identity is a content key, so that a warm load finds the artifact without
+capturing anything.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from dlcb.kernel_cache.key import Key
 
 @dataclass(frozen=True)
 class InputDeclaration:
-    """One input. `dtype` is numpy's spelling, or "bfloat16". A dim of `shape` is a name (free) or a size (pinned);
-    `shape` None means any rank. `values` is the half-open range of legal sample values, for tracing and checks."""
+    """One input. `dtype` is numpy's spelling, or "bfloat16". A dim of `shape` is a name (free) or a size
+    (pinned); `shape` None means any rank. `values` is the half-open range of legal sample values, for tracing
+    and checks."""
 
     name: str
     dtype: str
@@ -33,9 +35,10 @@ class InputDeclaration:
 class ModelSource:
     """A registered model: exactly one of `factory` ("module:function") and `program` (path of a .pt2 file).
 
-    `arguments` are plain JSON values for the factory; `weights` are absolute paths, given to it as keyword `weights`
-    if it takes one. `dims` are declared inclusive ranges of named dims. `jit` says what an any-rank model does at a
-    new rank: serve it eagerly meanwhile ("eager") or hold the request until it is compiled ("wait").
+    `arguments` are plain JSON values for the factory; `weights` are absolute paths, given to it as keyword
+    `weights` if it takes one. `dims` are declared inclusive ranges of named dims. `jit` says what an any-rank
+    model does at a new rank: serve it eagerly meanwhile ("eager") or hold the request until it is compiled
+    ("wait").
     """
 
     name: str
@@ -50,8 +53,8 @@ class ModelSource:
     jit: str = "eager"
 
     def identity(self) -> Key:
-        """The key of everything that can change what is compiled. Paths, name and version are not in it; the text of
-        the factory's module, file digests, the configuration and the library versions are."""
+        """The key of everything that can change what is compiled. Paths, name and version are not in it; the
+        text of the factory's module, file digests, the configuration and the library versions are."""
         configuration = self.to_json()
         for field_name in ("name", "version", "program", "weights"):
             del configuration[field_name]
@@ -61,7 +64,10 @@ class ModelSource:
                 "factory": _factory_digest(self.factory) if self.factory else "",
                 "program": _file_digest(self.program) if self.program else "",
                 "weights": ",".join(_file_digest(path) for path in self.weights),
-                **{f"version of {package}": _version(package) for package in ("torch", "transformers", "dlcb")},
+                **{
+                    f"version of {package}": _version(package)
+                    for package in ("torch", "transformers", "dlcb")
+                },
             }
         )
 
@@ -96,12 +102,15 @@ class ModelSource:
 
 
 def _factory_digest(factory: str) -> str:
-    """Digest of the source text of the factory's module: found by its spec, so nothing of the user's is run."""
+    """Digest of the source text of the factory's module: found by its spec, so nothing of the user's is
+    run."""
     module = factory.partition(":")[0]
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError) as error:
-        raise CaptureError(f"factory '{factory}': module '{module}' cannot be found: {error}", stage="source") from error
+        raise CaptureError(
+            f"factory '{factory}': module '{module}' cannot be found: {error}", stage="source"
+        ) from error
     if spec is None or spec.origin is None or not Path(spec.origin).is_file():
         raise CaptureError(f"factory '{factory}': there is no module '{module}'", stage="source")
     return _file_digest(spec.origin)
