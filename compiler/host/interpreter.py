@@ -5,7 +5,7 @@ depends on the program alone is worked out once, so that a new shape costs arith
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -346,13 +346,21 @@ def _filler(data: Any, add: _Expressions) -> Callable[[tuple], Any]:
     if isinstance(data, Expr):
         slot = add.number(data)
         return lambda values: values[slot]
-    if isinstance(data, tuple | list):
-        kind, parts = type(data), [_filler(item, add) for item in data]
-        return lambda values: kind(part(values) for part in parts)
-    if isinstance(data, dict):
+    if not _holds_expressions(data):
+        return lambda values: data
+    if isinstance(data, Mapping):
         entries = {key: _filler(item, add) for key, item in data.items()}
         return lambda values: {key: part(values) for key, part in entries.items()}
-    return lambda values: data
+    kind, parts = type(data), [_filler(item, add) for item in data]
+    return lambda values: kind(part(values) for part in parts)
+
+
+def _holds_expressions(data: Any) -> bool:
+    if isinstance(data, Mapping):
+        return any(map(_holds_expressions, data.values()))
+    if isinstance(data, tuple | list):
+        return any(map(_holds_expressions, data))
+    return isinstance(data, Expr)
 
 
 def _nearest(

@@ -7,6 +7,7 @@ from __future__ import annotations
 import torch
 
 _GROWTH = 1.25  # a little more than asked for, so that slowly rising sizes do not prepare every plan anew
+_WHOLE = 64  # bytes; a multiple of every element's size
 
 
 class SharedArena:
@@ -15,6 +16,7 @@ class SharedArena:
     def __init__(self, device: torch.device) -> None:
         self.generation = 0
         self.block = torch.empty(0, dtype=torch.uint8, device=device)
+        self._typed: dict[torch.dtype, torch.Tensor] = {}  # the block as elements of each type
 
     @property
     def bytes(self) -> int:
@@ -23,12 +25,16 @@ class SharedArena:
     def require(self, nbytes: int) -> None:
         """Make the block at least this large. The old one lives on in plans that still point into it."""
         if nbytes > self.bytes:
-            self.block = torch.empty(int(nbytes * _GROWTH), dtype=torch.uint8, device=self.block.device)
+            size = -(-int(nbytes * _GROWTH) // _WHOLE) * _WHOLE
+            self.block = torch.empty(size, dtype=torch.uint8, device=self.block.device)
+            self._typed = {}
             self.generation += 1
 
     def tensor(
         self, offset: int, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]
     ) -> torch.Tensor:
         """A tensor over the block. `offset` is in bytes, a multiple of the element's size."""
-        empty = torch.empty(0, dtype=dtype, device=self.block.device)
-        return empty.set_(self.block.untyped_storage(), offset // dtype.itemsize, shape, strides)
+        typed = self._typed.get(dtype)
+        if typed is None:
+            typed = self._typed[dtype] = self.block.view(dtype)
+        return typed.as_strided(shape, strides, offset // dtype.itemsize)
