@@ -290,6 +290,10 @@ def _constant_pad(e: Emit, x: Value, amounts: Sequence[Size], value: float = 0) 
     return _pad(e, x, amounts, "constant", value)
 
 
+def _edge_pad(mode: str) -> Row:
+    return lambda e, x, amounts: _pad(e, x, amounts, mode)
+
+
 def _tril(e: Emit, x: Value, diagonal: int = 0) -> Value:
     return e.apply(ops.tril, x, diagonal=diagonal)
 
@@ -498,6 +502,11 @@ ROWS: dict[str, Row] = {
     "aten.roll.default": _roll,
     "aten.pad.default": _pad,
     "aten.constant_pad_nd.default": _constant_pad,
+    **{
+        f"aten.{name}_pad{axes}d.default": _edge_pad(mode)
+        for name, mode in (("reflection", "reflect"), ("replication", "replicate"))
+        for axes in (1, 2, 3)
+    },
     "aten.tril.default": _tril,
     "aten.triu.default": _triu,
     "aten.meshgrid.default": _meshgrid,

@@ -125,7 +125,9 @@ def user_code(what: str) -> Iterator[None]:
     except Exception as error:  # the user's code and PyTorch may raise anything
         frame = user_frame(traceback.extract_tb(error.__traceback__))
         place = f"{short(frame.filename)}:{frame.lineno}" if frame else ""
-        said = f"{what} failed: {_first_lines(error)}" + (f", at `{frame.line}`" if frame and frame.line else "")
+        said = f"{what} failed: {_first_lines(error)}" + (
+            f", at `{frame.line}`" if frame and frame.line else ""
+        )
         raise CaptureError(said, stage="capture", source_line=place) from error
 
 

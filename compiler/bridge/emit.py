@@ -5,7 +5,7 @@ size follows an input), nothing of fx."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -18,8 +18,8 @@ from dlcb.compiler.ir.graph import GraphBuilder, Value
 from dlcb.compiler.ir.op import Op
 from dlcb.compiler.shapes.system import Provenance
 
-Row = Callable[..., Any]  # row(emit, *arguments, **keywords) -> Value, or a tuple or list of them
-Size = int | Expr
+Row: TypeAlias = Callable[..., Any]  # row(emit, *arguments, **keywords) -> Value, or a tuple or list of them
+Size: TypeAlias = int | Expr
 
 _TORCH = {
     name: getattr(torch, name)

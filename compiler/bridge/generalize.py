@@ -21,7 +21,7 @@ from dlcb.compiler.bridge.probes import Bindings, FreeDim, Prober
 from dlcb.compiler.bridge.verdicts import DimVerdict, judge
 from dlcb.compiler.errors import CaptureError, CompilerError, ShapeError
 from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import as_expr, evaluate
+from dlcb.compiler.expr.node import as_expr, equal, evaluate
 from dlcb.compiler.ir.graph import Graph
 from dlcb.compiler.options import CompileOptions
 from dlcb.compiler.shapes.system import Provenance, System
@@ -29,6 +29,7 @@ from dlcb.compiler.source import InputDeclaration, ModelSource
 
 UNNAMED = ("", "?", "*", "_")  # spellings of a dim without a name
 _SCANNED = 600  # sizes at which a branch is tried out
+_FARTHEST = 4096  # how far the other side of a branch is looked for
 PROVEN = "proven"
 AS_FAR_AS_SHOWN = "as far as the graph shows"
 
@@ -141,6 +142,7 @@ class _Search:
         self.prober = Prober(module, source.inputs, self.dims, self.free)
         self.limits: dict[str, Limit] = {}
         self.kept: list[Branch] = []  # branches that the graph is valid within
+        self.ties: list[Expr] = []  # equalities of dims without which the program fails
         self.refused: list[Branch] = []  # those of them beyond which the program itself fails
 
     def run(self) -> Captured:
@@ -187,6 +189,8 @@ class _Search:
         dims, _ = _declare(self.source, self.source.inputs, system)
         for limit in self.limits.values():
             system.equal(self._symbol(limit.dim), as_expr(limit.size), limit.why)
+        for tie in self.ties:
+            system.require(tie, Provenance("the program", "", f"refuses other sizes than {tie!r}"))
         for branch in branches:
             system.require(branch.condition, Provenance("a branch", branch.source, f"{branch.condition!r}"))
         programs = [self.prober.trace(sizes) for sizes in examples]
@@ -228,8 +232,22 @@ class _Search:
     def _hold_unmoved(self, first: Bindings) -> None:
         """No second trace was possible: every dim that accepts no other size is held."""
         for dim in self.free:
-            if dim.name not in self.limits and self.prober.varied(first, dim.name, self._allowed) is None:
+            if dim.name in self.limits or self.prober.varied(first, dim.name, self._allowed) is not None:
+                continue
+            if (other := self.prober.partner(first, dim.name)) is not None:
+                self._tie(dim.name, other)
+            elif not self._leads(first, dim):
                 self._hold(dim.name, first[dim.name], self._refusal(first, dim), refused=True)
+
+    def _leads(self, first: Bindings, dim: FreeDim) -> bool:
+        """Whether a later dim has to change with this one; that dim is tied when its turn comes."""
+        later = self.free[list(self.free).index(dim) + 1 :]
+        return any(self.prober.partner(first, other.name) == dim.name for other in later)
+
+    def _tie(self, name: str, other: str) -> None:
+        """Two dims that the program takes only when they are equal are one size with two names."""
+        self.prober.tied[name] = other
+        self.ties.append(equal(self._symbol(name), self._symbol(other)))
 
     def _refusal(self, first: Bindings, dim: FreeDim) -> Provenance:
         """What the program said when this dim alone was changed."""
@@ -323,38 +341,18 @@ class _Search:
                 self.kept.append(Branch(condition, error.source_line))
 
     def _beyond(self, branch: Branch, first: Bindings) -> dict[str, int] | None:
-        """Sizes near the first trace's where `branch` goes the other way and the others do not."""
-        names = [symbol.value for symbol in branch.condition.free]
+        """The sizes nearest to the first trace's where `branch` goes the other way and the others do not."""
         others = [other for other in self.kept if other is not branch]
-        for name in names:
+        for symbol in branch.condition.free:
+            name = symbol.value
             dim = next(dim for dim in self.free if dim.name == name)
-            around = [
-                first[name] + 1,
-                first[name] - 1,
-                1,
-                2,
-                *range(3, 65),
-                100,
-                128,
-                224,
-                256,
-                257,
-                513,
-                600,
-                1025,
-                2049,
-            ]
-            for size in around:
+            if name in self.limits:
+                continue
+            reach = range(max(dim.low, 1), min(dim.high or _FARTHEST, _FARTHEST) + 1)
+            for size in _nearest_first(reach, first[name]):
                 sizes = {**first, name: size}
-                inside = (
-                    max(dim.low, 1) <= size
-                    and (dim.high is None or size <= dim.high)
-                    and name not in self.limits
-                )
-                if (
-                    inside
-                    and not evaluate(branch.condition, sizes)
-                    and all(evaluate(o.condition, sizes) for o in others)
+                if not evaluate(branch.condition, sizes) and all(
+                    evaluate(o.condition, sizes) for o in others
                 ):
                     return sizes
         return None
@@ -384,6 +382,10 @@ class _Search:
         branched = {symbol.value for branch in turning for symbol in branch.condition.free}
         held = {name for name, limit in self.limits.items() if not limit.refused}
         return lambda name: name in branched or name in held
+
+
+def _nearest_first(sizes: range, origin: int) -> list[int]:
+    return sorted(sizes, key=lambda size: abs(size - origin))
 
 
 # ---- a program that cannot be traced again ---------------------------------------------------------

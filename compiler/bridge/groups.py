@@ -26,9 +26,8 @@ def resolve(e: Emit, dims: Sequence[Expr], shape: Sequence[Size]) -> tuple[Expr,
 def _match(e: Emit, dims: Sequence[Expr], shape: Sequence[Size]) -> list[Size]:
     """`shape` with literals replaced by the dims of the group they stand in, as far as the one trace
     shows."""
-    before = [observed[0] if (observed := e.observed(dim)) else None for dim in dims]
-    after = [observed[0] if (observed := e.observed(as_expr(size))) else None for size in shape]
-    if None in before or None in after or 0 in before or all(dim.is_const for dim in dims):
+    before, after = _observed(e, dims), _observed(e, shape)
+    if before is None or after is None or 0 in before or all(dim.is_const for dim in dims):
         return list(shape)
     known = math.prod(size for size in after if size != -1)
     after = [math.prod(before) // known if size == -1 else size for size in after]
@@ -42,6 +41,12 @@ def _match(e: Emit, dims: Sequence[Expr], shape: Sequence[Size]) -> list[Size]:
             [shape[k] for k in right],
         )
     return matched
+
+
+def _observed(e: Emit, sizes: Sequence[Size]) -> list[int] | None:
+    """What the sizes were in the trace; None where one is known at run time only."""
+    values = [e.observed(as_expr(size)) for size in sizes]
+    return None if None in values else [value[0] for value in values if value is not None]
 
 
 def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[range, range]]:

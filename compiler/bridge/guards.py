@@ -66,7 +66,7 @@ class _Recorder(ShapeEnv):
         self.deadline = deadline
         self.asked: list[tuple[Any, Any, str]] = []
 
-    def evaluate_expr(self, expression: Any, *arguments: Any, **keywords: Any) -> Any:
+    def evaluate_expr(self, expression: Any, *arguments: Any, **keywords: Any) -> Any:  # type: ignore[override]
         if time.monotonic() > self.deadline:
             raise _OutOfTime
         answer = super().evaluate_expr(expression, *arguments, **keywords)
@@ -145,7 +145,7 @@ def _symbolic(
     symbols: dict[Any, Expr],
 ) -> torch.Tensor:
     free = [isinstance(dim, Expr) for dim in dims]
-    context = StatelessSymbolicContext(
+    context: Any = StatelessSymbolicContext(
         dynamic_sizes=[DimDynamic.DYNAMIC if each else DimDynamic.STATIC for each in free]
     )
     fake = mode.from_tensor(tensor, source=ConstantSource(name), symbolic_context=context)

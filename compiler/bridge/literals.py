@@ -106,22 +106,16 @@ def _of_two(pool: Sequence[Expr]) -> Iterator[Expr]:
 
 def _scaled(sizes: Sizes, pool: Sequence[Expr], values: Values) -> Iterator[Expr]:
     """Rounded quotients, multiples and remainders by a constant, and a scale with an offset."""
+    known = [(size, own) for size in pool if (own := sizes.observed(size)) is not None]
     for divisor in range(2, _LARGEST_DIVISOR):
-        for size in pool:
-            own = sizes.observed(size)
-            for form in _ROUNDINGS if own is not None else ():
+        for size, own in known:
+            for form in _ROUNDINGS:
                 if all(form(n, divisor) == value for n, value in zip(own, values, strict=True)):
                     yield form(size, divisor)
-    for size in pool:
-        own = sizes.observed(size)
-        if (
-            own is not None
-            and len(own) > 1
-            and own[1] != own[0]
-            and (values[1] - values[0]) % (own[1] - own[0]) == 0
-        ):
-            slope = (values[1] - values[0]) // (own[1] - own[0])
-            yield size * slope + (values[0] - slope * own[0])
+    for size, own in known:
+        rise, run = values[1] - values[0], own[1] - own[0]
+        if run and rise % run == 0:
+            yield size * (rise // run) + (values[0] - rise // run * own[0])
 
 
 # the same on integers and on expressions

@@ -243,11 +243,9 @@ class _Lowering:
 
     def _python(self, node: FxNode, arguments: list[Any], keywords: dict[str, Any]) -> Any:
         """Arithmetic on sizes, and the parts of a tuple."""
-        if node.target is operator.getitem or getattr(node.target, "__module__", "") in (
-            "_operator",
-            "operator",
-        ):
-            return node.target(*arguments, **keywords)
+        function: Any = node.target
+        if function is operator.getitem or getattr(function, "__module__", "") in ("_operator", "operator"):
+            return function(*arguments, **keywords)
         raise CaptureError(
             f"{node.target} has no counterpart", stage="generalize", source_line=self.build.source
         )

@@ -4,6 +4,8 @@ one size."""
 
 from __future__ import annotations
 
+import itertools
+import math
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +26,8 @@ Bindings = Mapping[str, int]  # size variable -> value
 # earlier ones: convolutions over small images, patches, windows, sound.
 _LADDER = ((1, 5, 13), (1, 34, 61), (32, 2, 7), (100, 2, 9), (224, 2, 4), (1, 700, 1300), (1, 5000, 9000))
 _BATCH = (2, 9)
+_LARGEST_SAMPLE = 1 << 26  # elements
+_SAME_REFUSALS = 4
 _REFUSALS = 24  # traces that may fail before the program counts as one that cannot be traced
 
 
@@ -55,6 +59,7 @@ class Prober:
     units: list[int] = field(default_factory=list)  # numbers that error messages named
     rung: int = 0
     fixed: dict[str, int] = field(default_factory=dict)  # dims that are held at one size
+    tied: dict[str, str] = field(default_factory=dict)  # dims that the program accepts only equal to another
 
     def trace(self, sizes: Bindings) -> ExportedProgram:
         """The program at these sizes, traced once. Raises CaptureError where the forward fails."""
@@ -70,26 +75,25 @@ class Prober:
         return known
 
     def tensors(self, sizes: Bindings) -> dict[str, torch.Tensor]:
-        """Inputs of these sizes with values from the declared ranges."""
-        generator = torch.Generator().manual_seed(0)
-        return {
-            declared.name: _sample(declared, shape_at(self.dims[declared.name], sizes), generator)
-            for declared in self.inputs
-        }
+        """Inputs of these sizes."""
+        shapes = {name: shape_at(dims, sizes) for name, dims in self.dims.items()}
+        return {declared.name: _sample(declared, shapes[declared.name]) for declared in self.inputs}
 
     def first(self) -> dict[str, int]:
-        """Sizes that the program accepts, the smallest row of the ladder that has any. Raises the last
-        refusal."""
-        refusal: CaptureError | None = None
+        """Sizes that the program accepts, from the lowest rung of the ladder. Raises the last refusal;
+        one that is the same whatever the sizes are ends the search."""
+        refusals: list[CaptureError] = []
         for sizes in self._candidates():
             try:
                 self.trace(sizes)
                 return sizes
             except CaptureError as error:
-                refusal = error
+                refusals.append(error)
                 self._learn(error)
-        assert refusal is not None
-        raise refusal
+            reasons = {refusal.message.partition(" failed: ")[2] for refusal in refusals}
+            if len(refusals) >= _SAME_REFUSALS and len(reasons) == 1:
+                break
+        raise refusals[-1]
 
     def others(
         self, first: Bindings, count: int, allowed: Callable[[Bindings], bool]
@@ -103,7 +107,7 @@ class Prober:
         for attempt in range(1, 400):
             rung = self.rung + (1 if attempt % 2 and self.rung + 1 < len(_LADDER) and refused < 2 else 0)
             sizes = self._draw(rung, attempt, [first, *chosen])
-            if sizes is None or not allowed(sizes) or sizes in [first, *chosen]:
+            if not allowed(sizes) or sizes in [first, *chosen]:
                 continue
             try:
                 self.trace(sizes)
@@ -115,10 +119,21 @@ class Prober:
                 break
         return chosen
 
+    def partner(self, first: Bindings, name: str) -> str | None:
+        """An earlier dim of the same size that `name` can only change together with, if there is one."""
+        for other in self.free:
+            if other.name == name:
+                return None
+            same = first[other.name] == first[name]
+            if same and self.varied(first, other.name, lambda sizes: True, name) is not None:
+                return other.name
+        return None
+
     def varied(
-        self, first: Bindings, name: str, allowed: Callable[[Bindings], bool]
+        self, first: Bindings, name: str, allowed: Callable[[Bindings], bool], *together: str
     ) -> dict[str, int] | None:
-        """`first` with another value of one dim that the program accepts; None where it accepts none."""
+        """`first` with another value of one dim (and of those `together` with it) that the program accepts;
+        None where it accepts none."""
         dim = next(dim for dim in self.free if dim.name == name)
         for attempt in range(12):
             value = self._size(
@@ -126,7 +141,7 @@ class Prober:
                 self.rung if attempt % 2 else min(self.rung + 1, len(_LADDER) - 1),
                 random.Random(attempt),
             )
-            sizes = {**first, name: value}
+            sizes = {**first, name: value, **dict.fromkeys(together, value)}
             if value == first[name] or not allowed(sizes):
                 continue
             try:
@@ -139,29 +154,32 @@ class Prober:
     # ---- drawing -----------------------------------------------------------------------------------
 
     def _candidates(self) -> Iterator[dict[str, int]]:
-        for rung in range(len(_LADDER)):
+        """Sizes to begin with: up the ladder, then small ones made of the numbers that the refusals named."""
+        for rung, attempt in itertools.product(range(len(_LADDER)), range(2)):
             self.rung = rung
-            for attempt in range(2):
-                sizes = self._draw(rung, attempt, [])
-                if sizes is not None:
-                    yield sizes
-            for unit in list(self.units):
-                yield from self._multiples(unit, rung)
+            yield self._draw(rung, attempt, [])
+        self.rung = 0
+        for unit in list(self.units):
+            yield from self._multiples(unit, 0)
+        for attempt in range(2, _REFUSALS):
+            yield self._draw(0, attempt, [])
 
     def _multiples(self, unit: int, rung: int) -> Iterator[dict[str, int]]:
         """Sizes where one dim is a small multiple of a number that a refusal named."""
         sizes = self._draw(rung, 0, [])
-        for dim in self.free if sizes is not None else ():
+        for dim in self.free:
             for count in (1, 3):
                 if dim.low <= unit * count <= (dim.high or unit * count):
                     yield {**sizes, dim.name: unit * count}
 
-    def _draw(self, rung: int, attempt: int, taken: Sequence[Bindings]) -> dict[str, int] | None:
+    def _draw(self, rung: int, attempt: int, taken: Sequence[Bindings]) -> dict[str, int]:
         draw = random.Random(1000 * rung + attempt)
         sizes: dict[str, int] = {}
         for dim in self.free:
             if dim.name in self.fixed:
                 sizes[dim.name] = self.fixed[dim.name]
+                continue
+            if dim.name in self.tied:
                 continue
             for _ in range(40):
                 size = self._size(dim, rung, draw)
@@ -169,7 +187,7 @@ class Prober:
                 if fresh or (dim.high is not None and dim.high - dim.low < 8):
                     break
             sizes[dim.name] = size
-        return sizes
+        return {dim.name: sizes[self.tied.get(dim.name, dim.name)] for dim in self.free}
 
     def _size(self, dim: FreeDim, rung: int, draw: random.Random) -> int:
         unit, least, greatest = (1, *_BATCH) if dim.leading else _LADDER[rung]
@@ -196,10 +214,12 @@ def shape_at(dims: Sequence[Expr | int], sizes: Bindings) -> tuple[int, ...]:
     return tuple(dim if isinstance(dim, int) else sizes[dim.value] for dim in dims)
 
 
-def _sample(declared: InputDeclaration, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+def _sample(declared: InputDeclaration, shape: tuple[int, ...]) -> torch.Tensor:
+    """The least legal value everywhere: tracing looks at shapes and types only."""
+    if math.prod(shape) > _LARGEST_SAMPLE:
+        raise CaptureError(
+            f"'{declared.name}' of shape {list(shape)} is too large to trace with", stage="generalize"
+        )
+    low = declared.values[0] if declared.values else 0
     kind = getattr(torch, declared.dtype)
-    if kind.is_floating_point:
-        low, high = declared.values or (-1.0, 1.0)
-        return (torch.rand(shape, generator=generator) * (high - low) + low).to(kind)
-    low, high = declared.values or (0, 2)
-    return torch.randint(int(low), max(int(high), int(low) + 1), shape, generator=generator).to(kind)
+    return torch.full(shape, low if kind.is_floating_point else int(low), dtype=kind)

@@ -87,7 +87,7 @@ def _read(path: str) -> dict[str, torch.Tensor]:
 def _content(value: torch.Tensor) -> tuple:
     plain = value.detach().contiguous().cpu()
     digest = (
-        hashlib.blake2b(plain.flatten().view(torch.uint8).numpy(), digest_size=16).digest()
+        hashlib.blake2b(plain.flatten().view(torch.uint8).numpy().data, digest_size=16).digest()
         if plain.numel()
         else b""
     )

@@ -134,6 +134,13 @@ def test_equal_names_are_one_size_and_different_names_never_merge() -> None:
     assert [repr(size) for size in program.graph.outputs[0].shape] == ["n", "k"]
 
 
+def test_dims_that_are_only_accepted_when_equal_are_tied_and_stay_free() -> None:
+    program = captured(lambda x: x + x.transpose(1, 2), ("b", "n", "m"))
+    assert [verdict.high for verdict in program.verdicts] == [None, None, None]
+    assert "m == n" in program.verdicts[1].reason
+    assert_agrees(program, Program(lambda x: x + x.transpose(1, 2)), {"x0": torch.randn(2, 5, 5)})
+
+
 def test_an_output_dim_that_was_declared_free_stays_free() -> None:
     (size,) = captured(lambda x: x.flatten(), ("n", 3)).graph.outputs[0].shape
     assert size.free

@@ -1,0 +1,37 @@
+"""Calls left to PyTorch: plain arguments there and back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dlcb.compiler.bridge import partition
+from dlcb.compiler.dtype import FLOAT32
+from dlcb.compiler.errors import UnsupportedOperator
+from dlcb.compiler.expr.node import size
+from dlcb.compiler.ir.graph import GraphBuilder
+
+
+def test_arguments_become_plain_and_the_call_comes_back() -> None:
+    x = GraphBuilder("calls").input("x", (size("n"), 3), FLOAT32)
+    tensors, plain = partition.encode(
+        [x, [size("n") * 3]], {"dtype": torch.float64, "device": torch.device("cpu")}
+    )
+    assert tensors == (x,)
+    assert plain == ("$0", (size("n") * 3,), ("dtype=", "dtype:float64"), ("device=", "device"))
+    given = torch.randn(2, 3)
+    (result,) = partition.call("aten.new_zeros.default", plain, [given], {"n": 2})
+    assert result.shape == (6,) and result.dtype is torch.float64
+
+
+def test_a_call_with_several_results_and_equal_tensors() -> None:
+    x = GraphBuilder("calls").input("x", (4,), FLOAT32)
+    tensors, plain = partition.encode([x, x], {})
+    assert tensors == (x,) and plain == ("$0", "$0")
+    values, order = partition.call("aten.sort.default", ("$0", 0, True), [torch.tensor([1.0, 3.0, 2.0])], {})
+    assert values.tolist() == [3.0, 2.0, 1.0] and order.tolist() == [1, 2, 0]
+
+
+def test_an_operator_that_pytorch_lacks_is_named() -> None:
+    with pytest.raises(UnsupportedOperator, match=r"aten\.no_such\.default"):
+        partition.find("aten.no_such.default")
