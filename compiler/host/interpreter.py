@@ -16,11 +16,11 @@ from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import as_expr
 from dlcb.compiler.host.arena import Arena
 from dlcb.compiler.host.evaluator import compile_expressions
+from dlcb.compiler.host.guards import broken, places_of, roots_of
 from dlcb.compiler.host.magic import magic
 from dlcb.compiler.host.program import (
     Buffer,
     EagerCall,
-    Guard,
     Launch,
     LibraryCall,
     Program,
@@ -31,7 +31,6 @@ from dlcb.compiler.host.program import (
 
 VECTOR_ALIGNMENT = 16  # bytes; the widest access that a variant may assume of the caller's memory
 _LARGEST_INTEGER = (1 << 63) - 1
-_NEAREST_LIMIT = 4096  # sizes tried on either side when an error names the nearest legal one
 
 
 class View(NamedTuple):
@@ -143,7 +142,7 @@ class Interpreter:
     def _explain(self, dim: Expr, expected: int) -> str:
         if dim.is_const:
             return f"{expected}, which is fixed"
-        places = _places(self.program)
+        places = places_of(self.program)
         origins = ", ".join(
             f"{s.value} is {places.get(s.value, 'derived')}" for s in sorted(dim.free, key=repr)
         )
@@ -160,16 +159,6 @@ def bound_sizes(program: Program) -> tuple[str, ...]:
         if dim.op == "size" and dim.value not in defined
     }
     return tuple(names)
-
-
-def _places(program: Program) -> dict[str, str]:
-    """Where each size variable is read: "axis 1 of input 'ids'"."""
-    return {
-        dim.value: f"axis {axis} of input '{given.name}'"
-        for given in reversed(program.inputs)
-        for axis, dim in reversed(tuple(enumerate(given.dims)))
-        if dim.op == "size"
-    }
 
 
 class _Expressions:
@@ -255,7 +244,7 @@ class _SegmentPlanner:
         values = self.evaluate(*(sizes[name] for name in self.known))
         held = self.guards(values)
         if not all(held):
-            self._refuse(self.segment.guards[held.index(False)], sizes)
+            raise broken(self.segment.guards[held.index(False)], self.program, sizes)
         nbytes = [values[slot] * itemsize for _, slot, itemsize in self.buffers]
         offsets, arena_bytes = self.arena.place([nbytes[k] for k in self.in_arena])
         if arena_bytes > _LARGEST_INTEGER:
@@ -299,19 +288,6 @@ class _SegmentPlanner:
 
         return call
 
-    def _refuse(self, guard: Guard, sizes: dict[str, int]) -> None:
-        places = _places(self.program)
-        definitions = {d.name: d.value for d in self.program.definitions}
-        involved = _roots_of(guard.condition, definitions)
-        found = ", ".join(
-            f"{name} = {sizes[name]} ({places.get(name, 'found at run time')})" for name in involved
-        )
-        nearest = _nearest(guard.condition, involved, sizes, definitions)
-        advice = "".join(f"; nearest legal {name}: {value}" for name, value in nearest)
-        why = f" ({guard.reason})" if guard.reason else ""
-        kind = ContractError if guard.declared else GuardError
-        raise kind(f"{guard.condition!r} must hold{why}, but {found}{advice}", stage="host")
-
 
 def _inputs(program: Program) -> list[Buffer]:
     return [Buffer(given.name, given.dtype, as_expr(0), "input", 0, 0) for given in program.inputs]
@@ -327,18 +303,7 @@ def _known_definitions(program: Program, known: Sequence[str]) -> list[tuple[str
 
 def _is_known(e: Expr, known: Sequence[str], program: Program) -> bool:
     definitions = {d.name: d.value for d in program.definitions}
-    return all(name in known for name in _roots_of(e, definitions))
-
-
-def _roots_of(e: Expr, definitions: dict[str, Expr]) -> list[str]:
-    """The size variables that `e` depends on, through definitions, in a stable order."""
-    names: dict[str, None] = {}
-    for free in sorted(e.free, key=repr):
-        if free.value in definitions:
-            names |= dict.fromkeys(_roots_of(definitions[free.value], definitions))
-        else:
-            names[free.value] = None
-    return list(names)
+    return all(name in known for name in roots_of(e, definitions))
 
 
 def _filler(data: Any, add: _Expressions) -> Callable[[tuple], Any]:
@@ -361,24 +326,3 @@ def _holds_expressions(data: Any) -> bool:
     if isinstance(data, tuple | list):
         return any(map(_holds_expressions, data))
     return isinstance(data, Expr)
-
-
-def _nearest(
-    condition: Expr, names: list[str], sizes: dict[str, int], definitions: dict[str, Expr]
-) -> list[tuple[str, int]]:
-    """For a condition that fails: each size variable that alone could mend it, with its nearest such
-    value."""
-    holds = compile_expressions([condition], names, list(definitions.items()) if names else ())
-    found: list[tuple[str, int]] = []
-    for position, name in enumerate(names):
-        numbers = [sizes[n] for n in names]
-        for distance in range(1, _NEAREST_LIMIT):
-            for candidate in (sizes[name] + distance, sizes[name] - distance):
-                numbers[position] = candidate
-                if candidate >= 0 and holds(*numbers)[0]:
-                    found.append((name, candidate))
-                    break
-            else:
-                continue
-            break
-    return found

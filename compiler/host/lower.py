@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import ONE, TRUE, ZERO, as_expr, equal, product, size, substitute
+from dlcb.compiler.expr.node import TRUE, ZERO, as_expr, equal, product, size
+from dlcb.compiler.host.index_origin import origin
 from dlcb.compiler.host.indexed import INDEXED
 from dlcb.compiler.host.program import (
-    POSITION,
     Binding,
     Buffer,
     CheckedTensor,
@@ -33,7 +33,6 @@ from dlcb.compiler.host.program import (
 from dlcb.compiler.ir.graph import Node, Value
 from dlcb.compiler.kgen.kernel import Kernel, KernelSet
 from dlcb.compiler.passes import steps as passes
-from dlcb.compiler.passes.access import read
 from dlcb.compiler.passes.steps import (
     EagerStep,
     KernelStep,
@@ -345,30 +344,3 @@ def _depends(e: Expr, definitions: Mapping[str, Expr]) -> set[str]:
     for free in e.free:
         names |= _depends(definitions[free.value], definitions) if free.value in definitions else {free.value}
     return names
-
-
-def origin(indices: Value) -> tuple[str, tuple[Expr, ...] | None]:
-    """Where the element of `indices` at row-major `POSITION` comes from: an input and coordinates in it, or
-    the value's own name and None where it is computed from several elements."""
-    value, coordinates = indices, _unravel(size(POSITION), indices.shape)
-    while value.kind == "node":
-        node = value.producer
-        if node is None or node.op.at is None or node.op.fold is not None or len(node.inputs) != 1:
-            return indices.name, None
-        reading = read(node)
-        if len(reading.accesses) != 1 or not reading.accesses[0].guard.is_const:
-            return indices.name, None
-        replace = dict(zip(reading.out, coordinates, strict=True))
-        coordinates = tuple(substitute(c, replace) for c in reading.accesses[0].coordinates)
-        value = node.inputs[0]
-    return value.name, coordinates
-
-
-def _unravel(position: Expr, shape: Sequence[Expr]) -> tuple[Expr, ...]:
-    coordinates: list[Expr] = []
-    step: Expr = ONE
-    for axis in range(len(shape) - 1, -1, -1):
-        quotient = position // step
-        coordinates.append(quotient % shape[axis] if axis else quotient)
-        step = step * shape[axis]
-    return tuple(reversed(coordinates))

@@ -12,18 +12,27 @@ from typing import Any, Protocol
 
 import torch
 
-from dlcb.compiler.errors import CompilerError
 from dlcb.compiler.host.index_error import index_error
-from dlcb.compiler.host.interpreter import Concrete, ConcreteCall, ConcreteLaunch, View
+from dlcb.compiler.host.interpreter import Concrete, ConcreteCall, ConcreteLaunch
 from dlcb.compiler.host.program import Definition, EagerCall, IndexCheck
+from dlcb.compiler.runtime.calls import (
+    Binder,
+    Operand,
+    Tensors,
+    accept,
+    as_view,
+    check_indices,
+    copied,
+    deliver,
+    forget,
+    is_whole,
+    run_eager,
+    run_late,
+    viewed,
+)
 from dlcb.compiler.runtime.device import STATUS_CELLS, Cells, Device
 from dlcb.compiler.runtime.memory import SharedArena
 from dlcb.compiler.runtime.types import TORCH
-
-Tensors = Sequence[torch.Tensor]
-# operands and, where the result has memory of ours, that: gives the call itself, which returns what it made
-Binder = Callable[[Tensors, torch.Tensor | None], Callable[[], Any]]
-Operand = torch.Tensor | Callable[[], torch.Tensor]  # known now, or during a run
 
 
 @dataclass(frozen=True)
@@ -175,7 +184,7 @@ class _Builder:
             elif step is not None:
                 self._call(step)
             if number in released:
-                self.steps.append(partial(_forget, self.frame, released[number]))
+                self.steps.append(partial(forget, self.frame, released[number]))
         self.results = [
             (self.slots[buffer.name], tuple(self.cells[buffer.name]), self._allocation(buffer.name))
             for buffer in concrete.segment.buffers
@@ -197,11 +206,11 @@ class _Builder:
         if slot < 0:
             return slot, as_view(self.around.parameters[tensor.buffer], view).clone
         if slot < self.inputs:
-            return slot, partial(_copy, self.frame, slot, view)
+            return slot, partial(copied, self.frame, slot, view)
         if tensor.buffer in self.buffers and self.buffers[tensor.buffer].place == "result":
             base = self._shape(tensor.buffer)
-            return slot, None if base == view.shape else partial(_view, self.frame, slot, view)
-        return slot, partial(_view, self.frame, slot, view)
+            return slot, None if base == view.shape else partial(viewed, self.frame, slot, view)
+        return slot, partial(viewed, self.frame, slot, view)
 
     # ---- launches
 
@@ -253,19 +262,19 @@ class _Builder:
         known = [operand for operand in operands if isinstance(operand, torch.Tensor)]
         fixed = len(known) == len(operands)
         if isinstance(call.call, EagerCall):
-            accept = [self._delivery(name, True) for name in call.call.results]
-            self.steps.append(partial(_run_eager, bind, operands, accept))
+            takes = [self._delivery(name, True) for name in call.call.results]
+            self.steps.append(partial(run_eager, bind, operands, takes))
             return
         result = call.call.result
         if self._place(result) == "call":
-            run = bind(known, None) if fixed else partial(_late, bind, operands, None)
-            self.steps.append(partial(_deliver, run, self._delivery(result, False)))
+            run = bind(known, None) if fixed else partial(run_late, bind, operands, None)
+            self.steps.append(partial(deliver, run, self._delivery(result, False)))
             return
         out = self._operand(result)
         if fixed and isinstance(out, torch.Tensor):
             self.steps.append(bind(known, out))
         else:
-            self.steps.append(partial(_late, bind, operands, out))
+            self.steps.append(partial(run_late, bind, operands, out))
 
     def _place(self, tensor: str) -> str:
         return self.buffers[self.tensors[tensor].buffer].place
@@ -275,7 +284,7 @@ class _Builder:
         tensor, view = self.tensors[name], self.concrete.views[name]
         kind = TORCH[tensor.dtype]
         if tensor.buffer in self.slots:
-            return partial(_view, self.frame, self.slots[tensor.buffer], view)
+            return partial(viewed, self.frame, self.slots[tensor.buffer], view)
         if tensor.buffer in self.concrete.offsets:
             offset = self.concrete.offsets[tensor.buffer] + view.offset * kind.itemsize
             return self.around.memory.tensor(offset, kind, view.shape, view.strides)
@@ -284,11 +293,11 @@ class _Builder:
     def _delivery(self, name: str, contiguous: bool) -> Callable[[torch.Tensor], None]:
         tensor, view = self.tensors[name], self.concrete.views[name]
         slot, cells = self.slots[tensor.buffer], self.cells[tensor.buffer]
-        return partial(_accept, self.frame, self.pointers.view, slot, cells, view, contiguous, name)
+        return partial(accept, self.frame, self.pointers.view, slot, cells, view, contiguous, name)
 
     def _index_check(self, name: str, check: IndexCheck, limits: tuple[int, int]) -> Callable[[], None]:
         operand = self._operand(name)
-        return partial(_check_indices, operand, check, limits, self.concrete.sizes, self.around.definitions)
+        return partial(check_indices, operand, check, limits, self.concrete.sizes, self.around.definitions)
 
     def _allocation(self, name: str) -> Callable[[], torch.Tensor]:
         kind = TORCH[self.buffers[name].dtype]
@@ -302,112 +311,3 @@ class _Builder:
             if tensor.buffer == name and is_whole(view, elements):
                 return view.shape
         return (elements,)
-
-
-def is_whole(view: View, elements: int) -> bool:
-    """Whether a view is all of a buffer of so many elements, row-major."""
-    step = 1
-    for size, stride in zip(reversed(view.shape), reversed(view.strides), strict=True):
-        if stride != step and size != 1:
-            return False
-        step *= size
-    return step == elements and view.offset == 0
-
-
-def as_view(base: torch.Tensor, view: View) -> torch.Tensor:
-    """The view in the memory that starts where `base` does."""
-    if base.shape == view.shape and base.stride() == view.strides and not view.offset:
-        return base
-    return base.as_strided(view.shape, view.strides, base.storage_offset() + view.offset)
-
-
-def _view(frame: list, slot: int, view: View) -> torch.Tensor:
-    return as_view(frame[slot], view)
-
-
-def _copy(frame: list, slot: int, view: View) -> torch.Tensor:
-    return as_view(frame[slot], view).clone()
-
-
-def _forget(frame: list, slots: tuple[int, ...]) -> None:
-    for slot in slots:
-        frame[slot] = None
-
-
-def _now(operand: Operand) -> torch.Tensor:
-    return operand if isinstance(operand, torch.Tensor) else operand()
-
-
-def _late(bind: Binder, operands: Sequence[Operand], out: Operand | None) -> Any:
-    """A call whose operands are known only during a run."""
-    return bind([_now(operand) for operand in operands], None if out is None else _now(out))()
-
-
-def _deliver(run: Callable[[], torch.Tensor], accept: Callable[[torch.Tensor], None]) -> None:
-    accept(run())
-
-
-def _run_eager(
-    bind: Binder, operands: Sequence[Operand], accepts: Sequence[Callable[[torch.Tensor], None]]
-) -> None:
-    """An ATen call. It may return a view of an operand, whose memory is not its own: that is copied."""
-    now = [_now(operand) for operand in operands]
-    made = bind(now, None)()
-    borrowed = {operand.untyped_storage().data_ptr() for operand in now}
-    for accept, tensor in zip(accepts, [made] if isinstance(made, torch.Tensor) else made, strict=True):
-        accept(tensor.clone() if tensor.untyped_storage().data_ptr() in borrowed else tensor)
-
-
-def _accept(
-    frame: list,
-    pointers: memoryview,
-    slot: int,
-    cells: Sequence[int],
-    view: View,
-    contiguous: bool,
-    name: str,
-    tensor: torch.Tensor,
-) -> None:
-    """Put a returned tensor where later steps look for it, in the layout that they expect."""
-    if any(expected not in (-1, found) for expected, found in zip(view.shape, tensor.shape, strict=True)):
-        raise CompilerError(
-            f"{name} was expected to have shape {list(view.shape)}, PyTorch returned {list(tensor.shape)}",
-            stage="run",
-        )
-    if contiguous:
-        tensor = tensor.contiguous()
-    elif not same_strides(view, tensor.stride()):
-        laid_out = torch.empty_strided(view.shape, view.strides, dtype=tensor.dtype, device=tensor.device)
-        tensor = laid_out.copy_(tensor)
-    frame[slot] = tensor
-    address = tensor.data_ptr()
-    for cell in cells:
-        pointers[cell] = address
-
-
-def same_strides(view: View, strides: Sequence[int]) -> bool:
-    """Whether strides address the same elements: those of axes of size 1 do not matter, nor any of an empty
-    tensor."""
-    return all(
-        size == 1 or expected == found
-        for size, expected, found in zip(view.shape, view.strides, strides, strict=True)
-    )
-
-
-def _check_indices(
-    indices: Operand,
-    check: IndexCheck,
-    limits: tuple[int, int],
-    sizes: Mapping[str, int],
-    definitions: Sequence[Definition],
-) -> None:
-    tensor = _now(indices)
-    low, high = limits
-    if tensor.numel() == 0:
-        return
-    least, most = (int(x) for x in torch.aminmax(tensor))
-    if least >= low and most < high:
-        return
-    flat = tensor.reshape(-1)
-    position = int(((flat < low) | (flat >= high)).nonzero()[0])
-    raise index_error(check, position, int(flat[position]), sizes, definitions)

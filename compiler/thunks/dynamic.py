@@ -13,10 +13,11 @@ import torch
 from dlcb.compiler.errors import ArtifactError
 from dlcb.compiler.host.interpreter import ConcreteCall
 from dlcb.compiler.host.program import EagerCall, Program
+from dlcb.compiler.runtime.calls import Binder
 from dlcb.compiler.runtime.device import Device
 from dlcb.compiler.runtime.executor import Executor, Ran, Shapes
 from dlcb.compiler.runtime.memory import SharedArena
-from dlcb.compiler.runtime.plan import Binder, Surroundings
+from dlcb.compiler.runtime.plan import Surroundings
 from dlcb.compiler.runtime.weights import aligned
 from dlcb.compiler.thunks import eager, library
 from dlcb.compiler.thunks.thunk import Forecast

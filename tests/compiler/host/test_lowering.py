@@ -10,7 +10,7 @@ import torch
 from dlcb.compiler.dtype import FLOAT32, INT64
 from dlcb.compiler.errors import GuardError, IndexRangeError
 from dlcb.compiler.expr.node import as_expr, evaluate_all, size
-from dlcb.compiler.host.lower import origin
+from dlcb.compiler.host.index_origin import origin
 from dlcb.compiler.host.program import POSITION, EagerCall, Launch, LibraryCall, Program
 from dlcb.compiler.ir import ops
 from dlcb.compiler.ir.graph import GraphBuilder, Value

@@ -1,0 +1,136 @@
+"""The steps of a plan that PyTorch runs: functions over a frame, the list of tensors that one run works with.
+Operands are known when the plan is prepared, or only during a run; results come back in the layout that later
+steps expect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from dlcb.compiler.errors import CompilerError
+from dlcb.compiler.host.index_error import index_error
+from dlcb.compiler.host.interpreter import View
+from dlcb.compiler.host.program import Definition, IndexCheck
+
+Tensors = Sequence[torch.Tensor]
+# operands and, where the result has memory of ours, that: gives the call itself, which returns what it made
+Binder = Callable[[Tensors, torch.Tensor | None], Callable[[], Any]]
+Operand = torch.Tensor | Callable[[], torch.Tensor]  # known now, or during a run
+
+
+def is_whole(view: View, elements: int) -> bool:
+    """Whether a view is all of a buffer of so many elements, row-major."""
+    step = 1
+    for size, stride in zip(reversed(view.shape), reversed(view.strides), strict=True):
+        if stride != step and size != 1:
+            return False
+        step *= size
+    return step == elements and view.offset == 0
+
+
+def as_view(base: torch.Tensor, view: View) -> torch.Tensor:
+    """The view in the memory that starts where `base` does."""
+    if base.shape == view.shape and base.stride() == view.strides and not view.offset:
+        return base
+    return base.as_strided(view.shape, view.strides, base.storage_offset() + view.offset)
+
+
+def viewed(frame: list, slot: int, view: View) -> torch.Tensor:
+    """A view of what lies in a slot of the frame."""
+    return as_view(frame[slot], view)
+
+
+def copied(frame: list, slot: int, view: View) -> torch.Tensor:
+    """As `viewed`, in memory of its own."""
+    return as_view(frame[slot], view).clone()
+
+
+def forget(frame: list, slots: tuple[int, ...]) -> None:
+    """Let go of tensors that no later step reads."""
+    for slot in slots:
+        frame[slot] = None
+
+
+def now(operand: Operand) -> torch.Tensor:
+    """The operand's tensor in this run."""
+    return operand if isinstance(operand, torch.Tensor) else operand()
+
+
+def run_late(bind: Binder, operands: Sequence[Operand], out: Operand | None) -> Any:
+    """A call whose operands are known only during a run."""
+    return bind([now(operand) for operand in operands], None if out is None else now(out))()
+
+
+def deliver(run: Callable[[], torch.Tensor], take: Callable[[torch.Tensor], None]) -> None:
+    """A library call that returns memory of its own."""
+    take(run())
+
+
+def run_eager(
+    bind: Binder, operands: Sequence[Operand], accepts: Sequence[Callable[[torch.Tensor], None]]
+) -> None:
+    """An ATen call. It may return a view of an operand, whose memory is not its own: that is copied."""
+    tensors = [now(operand) for operand in operands]
+    made = bind(tensors, None)()
+    borrowed = {tensor.untyped_storage().data_ptr() for tensor in tensors}
+    for take, tensor in zip(accepts, [made] if isinstance(made, torch.Tensor) else made, strict=True):
+        take(tensor.clone() if tensor.untyped_storage().data_ptr() in borrowed else tensor)
+
+
+def accept(
+    frame: list,
+    pointers: memoryview,
+    slot: int,
+    cells: Sequence[int],
+    view: View,
+    contiguous: bool,
+    name: str,
+    tensor: torch.Tensor,
+) -> None:
+    """Put a returned tensor where later steps look for it, in the layout that they expect."""
+    if any(expected not in (-1, found) for expected, found in zip(view.shape, tensor.shape, strict=True)):
+        raise CompilerError(
+            f"{name} was expected to have shape {list(view.shape)}, PyTorch returned {list(tensor.shape)}",
+            stage="run",
+        )
+    if contiguous:
+        tensor = tensor.contiguous()
+    elif not same_strides(view, tensor.stride()):
+        laid_out = torch.empty_strided(view.shape, view.strides, dtype=tensor.dtype, device=tensor.device)
+        tensor = laid_out.copy_(tensor)
+    frame[slot] = tensor
+    address = tensor.data_ptr()
+    for cell in cells:
+        pointers[cell] = address
+
+
+def same_strides(view: View, strides: Sequence[int]) -> bool:
+    """Whether strides address the same elements: those of axes of size 1 do not matter, nor any of an empty
+    tensor."""
+    return all(
+        size == 1 or expected == found
+        for size, expected, found in zip(view.shape, view.strides, strides, strict=True)
+    )
+
+
+def check_indices(
+    indices: Operand,
+    check: IndexCheck,
+    limits: tuple[int, int],
+    sizes: Mapping[str, int],
+    definitions: Sequence[Definition],
+) -> None:
+    """IndexRangeError for the first index outside `limits`, before an operator reads through it."""
+    tensor = now(indices)
+    low, high = limits
+    if tensor.numel() == 0:
+        return
+    least, most = (int(x) for x in torch.aminmax(tensor))
+    if least >= low and most < high:
+        return
+    flat = tensor.reshape(-1)
+    position = int(((flat < low) | (flat >= high)).nonzero()[0])
+    raise index_error(check, position, int(flat[position]), sizes, definitions)
