@@ -5,12 +5,14 @@ plan; a new one goes through the interpreter first, never through a compiler.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 
 from dlcb.compiler.host.interpreter import VECTOR_ALIGNMENT, Concrete, Interpreter
 from dlcb.compiler.host.program import Program
+from dlcb.compiler.runtime.memory import SharedArena
 from dlcb.compiler.runtime.plan import Plan, Surroundings
 from dlcb.compiler.runtime.shape_cache import ShapeCache
 
@@ -89,9 +91,11 @@ class Executor:
         """The shapes of the inputs that a plan of the only segment is for."""
         return self.interpreter.input_shapes(concrete.sizes)
 
-    def twin(self, plan: Plan) -> Plan:
-        """The same plan prepared again, for the stream that is current now; it is not kept in the cache."""
-        return Plan(plan.concrete, self.around, self._externals[-1], len(self._input_names), self._outputs)
+    def twin(self, plan: Plan, memory: SharedArena) -> Plan:
+        """The same plan prepared again, for the stream that is current now and an arena of its own; it is not kept in
+        the cache."""
+        around = replace(self.around, memory=memory)
+        return Plan(plan.concrete, around, self._externals[-1], len(self._input_names), self._outputs)
 
     def is_cached(self, shapes: Shapes) -> bool:
         key = tuple(tuple(shape) for shape in shapes)
@@ -104,7 +108,7 @@ class Executor:
         if found is None:
             bound = self._bind(key[0]) if sizes is None else sizes
             return self._prepare(key, self.interpreter.plan(bound, number, aligned), number), False
-        if isinstance(found, Plan) and found.fits(self.around):
+        if isinstance(found, Plan) and (found.recorded is not None or found.fits(self.around)):
             return found, True
         return self._prepare(key, _numbers(found), number), True
 
@@ -124,7 +128,7 @@ class Executor:
             self._outputs if last else (),
         )
         if memory.generation != generation:
-            self.cache.replace_all(_numbers)  # the others would keep the old block alive
+            self.cache.replace_all(_unless_recorded)  # the others would keep the old block alive
         self.cache.put(key, plan)
         return plan
 
@@ -156,6 +160,10 @@ class Executor:
             for binding in plan.concrete.segment.binds:
                 sizes[binding.size] = held[binding.result].shape[binding.axis]
         return Ran(plan.show(), hit)
+
+
+def _unless_recorded(found: Plan | Concrete) -> Plan | Concrete:
+    return found if isinstance(found, Plan) and found.recorded is not None else _numbers(found)
 
 
 def _numbers(found: Plan | Concrete) -> Concrete:

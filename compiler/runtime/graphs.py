@@ -12,6 +12,7 @@ from weakref import WeakSet
 import torch
 
 from dlcb.compiler.runtime.executor import Executor
+from dlcb.compiler.runtime.memory import SharedArena
 from dlcb.compiler.runtime.plan import Plan
 from dlcb.compiler.runtime.types import TORCH
 
@@ -28,9 +29,11 @@ class RecordedPlan:
         plan: Plan,
         inputs: Sequence[torch.Tensor],
         outputs: Sequence[torch.Tensor],
+        block: torch.Tensor,
     ) -> None:
         self._graph, self._plan = graph, plan
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
+        self._block = block  # the arena that its launches know by address
 
     def run(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """As `Plan.run` and `Plan.show`, on the current stream."""
@@ -54,7 +57,7 @@ class Recorder:
         device: torch.device,
         *,
         least_runs: int = 8,
-        least_steps: int = 8,
+        least_steps: int = 3,
         copied_bytes: int = 64 << 20,
         limit_bytes: int = 2 << 30,
     ) -> None:
@@ -62,7 +65,9 @@ class Recorder:
         self._copied_bytes, self._limit_bytes = copied_bytes, limit_bytes
         self._stream = torch.cuda.Stream(device)
         self._recorded: WeakSet[Plan] = WeakSet()
-        self._pool = torch.cuda.graph_pool_handle()
+        # graphs have an arena of their own, so that a larger shape served meanwhile does not undo them
+        self._memory = SharedArena(device)
+        self._pool = torch.cuda.MemPool()
         self.bytes = 0  # of the pool
         self.drops = 0  # of whole pools
 
@@ -83,7 +88,7 @@ class Recorder:
             plan.recordable = False
             return self.promote(executor)
         try:
-            plan.recorded = self._record(executor, plan, inputs)
+            plan.give_way(self._record(executor, plan, inputs))
         except (
             RuntimeError
         ) as error:  # an operator that waits for the device, or no memory: it runs as before
@@ -100,7 +105,7 @@ class Recorder:
         for plan in self._recorded:
             plan.recorded, plan.runs = None, 0
         self._recorded = WeakSet()
-        self._pool = torch.cuda.graph_pool_handle()
+        self._memory, self._pool = SharedArena(self._device), torch.cuda.MemPool()
         self.bytes = 0
         self.drops += 1
 
@@ -116,17 +121,17 @@ class Recorder:
         before = torch.cuda.memory_reserved(self._device)
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.no_grad(), torch.cuda.stream(self._stream):
-            twin = executor.twin(plan)  # launches belong to a stream
+            twin = executor.twin(plan, self._memory)  # launches belong to a stream
             twin.start(inputs)  # libraries set themselves up in their first call on a stream
             twin.show()
             self._stream.synchronize()
             graph = torch.cuda.CUDAGraph()
             # other threads may go on using the device meanwhile
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            graph.capture_begin(pool=self._pool.id, capture_error_mode="thread_local")
             try:
                 twin.start(inputs)
                 outputs = twin.show()
             finally:
                 graph.capture_end()
         self.bytes += max(0, torch.cuda.memory_reserved(self._device) - before)
-        return RecordedPlan(graph, twin, inputs, outputs)
+        return RecordedPlan(graph, twin, inputs, outputs, self._memory.block)

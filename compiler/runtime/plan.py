@@ -35,6 +35,9 @@ from dlcb.compiler.runtime.memory import SharedArena
 from dlcb.compiler.runtime.types import TORCH
 
 
+_NO_GENERATION = -1  # of an arena: none is of it
+
+
 @dataclass(frozen=True)
 class Surroundings:
     """What plans of one program need beside the sizes. `parameters` by buffer name, aligned to 64 bytes;
@@ -99,6 +102,12 @@ class Plan:
     def fits(self, around: Surroundings) -> bool:
         """Whether the plan's addresses and stream are still those to use."""
         return self.generation == around.memory.generation and self.stream == around.device.stream()
+
+    def give_way(self, recorded: Recorded) -> None:
+        """From now on `recorded` stands for this plan, which lets go of its launches and of the arena they point into; when
+        the recording goes, the plan no longer fits and is prepared again."""
+        self.recorded, self.generation = recorded, _NO_GENERATION
+        self._steps, self._results, self._held, self._outputs = (), (), (), ()
 
     def run(self, externals: Tensors) -> list[Any]:
         """Run the steps over these tensors; gives the frame: base tensors by `slots`, valid until the next
