@@ -27,6 +27,7 @@ _LAZY = {  # public name -> the module that holds it; those of the driver load t
     "CompileOptions": "dlcb.compiler.options",
     "compile_model": "dlcb.compiler.driver",
     "load_model": "dlcb.compiler.driver",
+    "options_for": "dlcb.compiler.driver",
     "Compilation": "dlcb.compiler.driver",
     "CompiledModel": "dlcb.compiler.driver",
 }

@@ -21,15 +21,18 @@ from dlcb.compiler.describe import any_rank_signature, describe_report, describe
 from dlcb.compiler.host.lower import lower
 from dlcb.compiler.ir import text
 from dlcb.compiler.kgen import generate, translation_unit
-from dlcb.compiler.options import CompileOptions
+from dlcb.compiler.options import CompileOptions, Target
 from dlcb.compiler.passes.pipeline import run_passes, schedule
 from dlcb.compiler.report import Report
 from dlcb.compiler.signature import Signature
 from dlcb.compiler.source import ModelSource
-from dlcb.compiler.thunks.model import CompiledModel, load_model
+from dlcb.compiler.runtime.cuda import architecture
+from dlcb.compiler.thunks import model
+from dlcb.compiler.thunks.jit import RequestCompile, in_thread
+from dlcb.compiler.thunks.model import CompiledModel
 from dlcb.kernel_cache import Store
 
-__all__ = ["Compilation", "CompiledModel", "compile_model", "load_model"]
+__all__ = ["Compilation", "CompiledModel", "compile_model", "load_model", "options_for"]
 
 Progress = Callable[[str, float], None]  # stage name, share of the whole that is done
 STAGES = ("capture", "generalise", "solve", "passes", "generate", "build", "lower", "publish", "check")
@@ -81,6 +84,28 @@ def compile_model(
         key, artifact = _compile(source, store, options, Clock(progress))
     artifacts.enter(key, source, options, store)
     return Compilation(key, artifact.signature, artifact.report)
+
+
+def load_model(
+    source: ModelSource,
+    artifact_key: str,
+    store: Store,
+    *,
+    device: str = "cpu",
+    request_compile: RequestCompile | None = None,
+) -> CompiledModel:
+    """Load what `compile_model` left, on "cpu" or "cuda". Nothing is captured; nothing is compiled but new ranks of a model
+    of unknown rank, by `request_compile`, or on a thread of this process where it is None."""
+    options = options_for(device)
+    compile_rank = request_compile or in_thread(lambda ranked: compile_model(ranked, store, options).artifact_key)
+    return model.load_model(
+        source, artifact_key, store, device=device, request_compile=compile_rank, options=options
+    )
+
+
+def options_for(device: str) -> CompileOptions:
+    """The options that kernels for `device` ("cpu", or "cuda" for this machine's GPU) are compiled with."""
+    return CompileOptions() if device == "cpu" else CompileOptions(target=Target.cuda(architecture(device)))
 
 
 def _compile(source: ModelSource, store: Store, options: CompileOptions, clock: Clock) -> tuple[str, Artifact]:

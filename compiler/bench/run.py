@@ -17,8 +17,7 @@ from dlcb.compiler.bench.measure import interleaved, once
 from dlcb.compiler.bench.suites import Case
 from dlcb.compiler.bridge.agreement import Reference, compare, random_inputs
 from dlcb.compiler.bridge.capture import load_module
-from dlcb.compiler.driver import compile_model, load_model
-from dlcb.compiler.options import CompileOptions, Target
+from dlcb.compiler.driver import compile_model, load_model, options_for
 from dlcb.kernel_cache import open_store
 
 _UNSEEN_STEP = 1  # a size never seen before is the next odd one
@@ -62,7 +61,7 @@ def run_case(
     case: Case, device: str, peer_names: Sequence[str], *, rounds: int = 7, static: bool = False, seed: int = 0
 ) -> CaseResult:
     """Measure one case. Raises CompilerError where ours cannot be compiled."""
-    options = CompileOptions(target=Target.cuda(_architecture()) if device == "cuda" else Target.cpp())
+    options = options_for(device)
     with tempfile.TemporaryDirectory(prefix="dlcb-bench-") as folder, torch.no_grad():
         store = open_store(Path(folder))
         compilation, cold = _timed(lambda: compile_model(case.source, store, options))
@@ -90,11 +89,6 @@ def _timed(action) -> tuple[Any, float]:  # noqa: ANN001
     start = time.perf_counter()
     result = action()
     return result, time.perf_counter() - start
-
-
-def _architecture() -> str:
-    major, minor = torch.cuda.get_device_capability()
-    return f"sm_{major}{minor}"
 
 
 def _inputs(case: Case, sizes: Mapping[str, int], device: str, seed: int) -> dict[str, torch.Tensor]:

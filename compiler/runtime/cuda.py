@@ -20,6 +20,14 @@ from dlcb.kernel_cache.store import Store
 _SHARED_WITHOUT_ASKING = 48 * 1024  # bytes of shared memory that every kernel may have
 
 
+def architecture(device: str = "cuda") -> str:
+    """The compiler's name for a GPU, such as "sm_90". ToolchainError without one."""
+    if not torch.cuda.is_available():
+        raise ToolchainError(f"device '{device}' was asked for, but PyTorch finds no GPU", stage="load")
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"
+
+
 class MappedStatus:
     """Flags in page-locked host memory that kernels write to directly: nothing is copied, asking waits for
     the stream. A kernel touches its flags only when it meets a bad index."""

@@ -5,6 +5,7 @@ them is run.
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -28,8 +29,7 @@ class WeightFile:
                 self._tensors = None
                 self.names = tuple(self._file.keys())
             else:
-                loaded = torch.load(self.path, map_location="cpu", weights_only=True, mmap=True)
-                self._tensors = dict(_named("", loaded))
+                self._tensors = dict(_named("", _load(self.path)))
                 self.names = tuple(self._tensors)
         except (OSError, SafetensorError, RuntimeError, ValueError) as error:
             raise ArtifactError(f"weights '{self.path}' cannot be read: {error}", stage="load") from error
@@ -38,6 +38,11 @@ class WeightFile:
         if name not in self.names:
             raise ArtifactError(f"weights '{self.path}' hold no tensor '{name}'", stage="load")
         return self._file.get_tensor(name) if self._tensors is None else self._tensors[name]
+
+
+def _load(path: Path) -> object:
+    """What a torch file holds: mapped where it is a zip archive, read where it is older than those."""
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
 
 
 def match(

@@ -19,7 +19,7 @@ from dlcb.compiler.errors import ArtifactError, CaptureError, ContractError, Gua
 from dlcb.compiler.options import CompileOptions, Target
 from dlcb.compiler.report import Report
 from dlcb.compiler.runtime.cpu import CpuDevice
-from dlcb.compiler.runtime.cuda import CudaDevice
+from dlcb.compiler.runtime.cuda import CudaDevice, architecture
 from dlcb.compiler.runtime.device import Device
 from dlcb.compiler.runtime.executor import Ran, Shapes
 from dlcb.compiler.runtime.graphs import Recorder
@@ -275,7 +275,7 @@ def load_model(
         return CompiledModel(source, artifact, place, eager, thunk_of(artifact_key))
     if not is_any_rank(source.inputs):
         return CompiledModel(source, artifact, place, eager, None)
-    chosen = options or CompileOptions(target=_target(place))
+    chosen = options or CompileOptions(target=Target.cpp() if place.name == "cpu" else Target.cuda(architecture(device)))
 
     def find(specialised: ModelSource) -> str | None:
         found = artifacts.find(specialised, chosen, store)
@@ -293,13 +293,6 @@ def load_model(
 
 def _eager_module(source: ModelSource) -> torch.nn.Module:
     return load_program(source.program).module() if source.program else load_module(source)
-
-
-def _target(device: Device) -> Target:
-    if device.name == "cpu":
-        return Target.cpp()
-    major, minor = torch.cuda.get_device_capability(device.torch_device)
-    return Target.cuda(f"sm_{major}{minor}")
 
 
 def _check_range(tensor: torch.Tensor, spec: TensorSpec, low: float, high: float) -> None:
