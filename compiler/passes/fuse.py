@@ -219,18 +219,20 @@ class _Fusion:
         return not self._leads_back(value, kernel)
 
     def _leads_back(self, value: Value, kernel: _Kernel) -> bool:
-        """Does a reader of `value` outside `kernel` lead to something that `kernel` reads? Then they cannot be one step."""
-        stack = [reader for reader in self.readers.get(value, ()) if reader not in kernel.members]
-        reached: set[Node] = set()
+        """Does a step other than `kernel` that reads `value` lead to something that `kernel` reads? Then they cannot be one
+        step. A node may be computed in several kernels, so steps are followed, not nodes."""
+        stack, reached = [value], {value}
         while stack:
-            node = stack.pop()
-            if node in kernel.members:
-                return True
-            if node not in reached:
-                reached.add(node)
-                # a kernel is one step: whatever reads any of its outputs comes after all that it reads
-                results = {*node.results, *(out for home in self.inside.get(node, ()) for out in home.outputs)}
-                stack.extend(r for result in results for r in self.readers.get(result, ()))
+            current = stack.pop()
+            for reader in self.readers.get(current, ()):
+                homes = self.inside.get(reader, ())
+                if kernel in homes and current is not value and current.producer not in kernel.members:
+                    return True
+                made = [v for home in homes if home is not kernel and current.producer not in home.members for v in home.outputs]
+                if not homes or reader.result in self.viewed:
+                    made += reader.results
+                stack.extend(v for v in made if v not in reached)
+                reached.update(made)
         return False
 
     def _same_size(self, a: Value, b: Value) -> bool:

@@ -5,6 +5,7 @@ results, is patched into cells before the list runs; nothing else happens on a h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -218,7 +219,8 @@ class _Builder:
             return slot, partial(copied, self.frame, slot, view)
         if tensor.buffer in self.buffers and self.buffers[tensor.buffer].place == "result":
             base = self._shape(tensor.buffer)
-            return slot, None if base == view.shape else partial(viewed, self.frame, slot, view)
+            itself = base == view.shape and is_whole(view, math.prod(base))  # a square may be transposed
+            return slot, None if itself else partial(viewed, self.frame, slot, view)
         return slot, partial(viewed, self.frame, slot, view)
 
     # ---- launches

@@ -139,6 +139,21 @@ def gathered(x, rows, columns):
     return x.gather(0, rows).gather(1, columns)
 
 
+class TransposedProduct(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.product = nn.Linear(4, 8)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.product(x)
+        return y.t(), torch.atan(y)
+
+
+def transposed_product() -> nn.Module:
+    return TransposedProduct()
+
+
 # ---- one binary
 
 

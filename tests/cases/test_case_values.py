@@ -114,3 +114,9 @@ def test_W25_concat_then_reshape_and_gathers(store):
     )  # fmt: skip
     for n, m, k, width in ((3, 4, 5, 2), (1, 1, 1, 1), (7, 2, 3, 9)):
         case.agrees(random(n, m), torch.randint(0, n, (k, m)), torch.randint(0, m, (k, width)))
+
+
+def test_a_transposed_output_at_the_size_where_it_is_square(store):
+    case = compiled(store, "transposed_product", {"x": ("n", 4)}, outputs=2)
+    for n in (8, 3, 8, 1):
+        case.agrees(random(n, 4))

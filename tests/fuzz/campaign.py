@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+import torch
 
 from dlcb.compiler.errors import ToolchainError
 from dlcb.kernel_cache import LayeredStore
 
 from . import draw
+from .bridged import captured
 from .compiled import Ready, load, ready
 from .judge import Verdict, judge
 from .program import Program, graph, operators, show
 from .shrink import builds, shrink
+
+Parameters = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -40,27 +45,25 @@ class Tally:
     failures: list[Failure] = field(default_factory=list)
 
 
-def campaign(seeds: Sequence[int], shapes: int, store: LayeredStore, tally: Tally) -> None:
-    """Runs the programs of `seeds` as one batch and adds to `tally`."""
-    batch: list[tuple[Program, Ready]] = []
+def campaign(seeds: Sequence[int], shapes: int, store: LayeredStore, tally: Tally, bridge: bool = False) -> None:
+    """Runs the programs of `seeds` as one batch and adds to `tally`. `bridge`: by way of PyTorch."""
+    batch: list[tuple[Program, Ready, Parameters]] = []
     for seed in seeds:
-        program = draw.program(seed)
-        built = graph(program)
+        program = draw.program(seed, for_bridge=bridge)
         tally.programs += 1
-        tally.covered.update(operators(built))
+        tally.covered.update(operators(graph(program)))
         try:
-            batch.append((program, ready(built)))
+            batch.append((program, *_prepared(program, bridge)))
         except Exception as error:  # whatever a stage raises is what we are looking for
             tally.failures.append(_failure(program, "compile", error))
-    for program, each in batch:
-        tally.kernels += len(each.kernels)
+    tally.kernels += sum(len(each.kernels) for _, each, _ in batch)
     try:
-        models = load([each for _, each in batch], [draw.parameters(p) for p, _ in batch], store)
+        models = load([each for _, each, _ in batch], [given for *_, given in batch], store)
     except Exception:  # some program's: each alone tells which
-        for program, _ in batch:
-            _alone(program, shapes, store, tally)
+        for program, *_ in batch:
+            _alone(program, shapes, store, tally, bridge)
         return
-    for (program, each), model in zip(batch, models, strict=True):
+    for (program, each, _), model in zip(batch, models, strict=True):
         try:
             verdict = judge(program, each, model, shapes)
         except Exception as error:
@@ -69,10 +72,17 @@ def campaign(seeds: Sequence[int], shapes: int, store: LayeredStore, tally: Tall
         _add(program, verdict, tally)
 
 
-def _alone(program: Program, shapes: int, store: LayeredStore, tally: Tally) -> None:
+def _prepared(program: Program, bridge: bool) -> tuple[Ready, Parameters]:
+    if not bridge:
+        return ready(graph(program)), draw.parameters(program)
+    found = captured(program)
+    return ready(found.graph), found.parameters
+
+
+def _alone(program: Program, shapes: int, store: LayeredStore, tally: Tally, bridge: bool) -> None:
     try:
-        each = ready(graph(program))
-        (model,) = load([each], [draw.parameters(program)], store)
+        each, parameters = _prepared(program, bridge)
+        (model,) = load([each], [parameters], store)
         verdict = judge(program, each, model, shapes)
     except Exception as error:
         tally.failures.append(_failure(program, "run", error))
@@ -97,7 +107,7 @@ def _failure(program: Program, stage: str, error: Exception) -> Failure:
     return Failure(program, f"{stage}: {type(error).__name__}: {words[:90]}", (text[:400],))
 
 
-def smaller(failure: Failure, shapes: int, store: LayeredStore) -> Failure:
+def smaller(failure: Failure, shapes: int, store: LayeredStore, bridge: bool = False) -> Failure:
     """The same failure of a smaller program."""
     found = failure
 
@@ -106,8 +116,8 @@ def smaller(failure: Failure, shapes: int, store: LayeredStore) -> Failure:
         if not builds(program):
             return False
         tally = Tally()
-        _alone(program, shapes, store, tally)
-        if tally.failures and tally.failures[0].kind.split(":")[0] in (failure.kind.split(":")[0], "run"):
+        _alone(program, shapes, store, tally, bridge)
+        if tally.failures and (failure.kind.startswith("disagrees") == tally.failures[0].kind.startswith("disagrees")):
             found = tally.failures[0]
             return True
         return False

@@ -20,7 +20,8 @@ Sizes = Mapping[str, int]
 @dataclass(frozen=True)
 class Input:
     """A tensor from outside. `values` says how it is filled: "plain" (multiples of a quarter, exact in every float
-    type), "special" (with NaN and infinities), "divisor" (no zeros), or a pair of sizes that bound indices."""
+    type), "finite" (the same, never made special), "special" (with NaN and infinities), "divisor" (no zeros),
+    "positive", or a pair of sizes that bound indices."""
 
     name: str
     shape: tuple[Expr, ...]

@@ -27,6 +27,7 @@ def main() -> int:
     parser.add_argument("--shapes", type=int, default=10)
     parser.add_argument("--batch", type=int, default=40, help="programs in one translation unit")
     parser.add_argument("--shrink", type=int, default=5, help="failures of different kinds that are made smaller")
+    parser.add_argument("--bridge", action="store_true", help="capture the programs from PyTorch")
     given = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -35,7 +36,7 @@ def main() -> int:
         store = open_store(Path(folder))
         for first in range(given.seed, given.seed + given.programs, given.batch):
             last = min(first + given.batch, given.seed + given.programs)
-            campaign(range(first, last), given.shapes, store, tally)
+            campaign(range(first, last), given.shapes, store, tally, given.bridge)
             for failure in tally.failures[told:]:
                 print(f"seed {failure.program.seed}: {failure.kind}\n    {failure.lines[0][:300]}")
             told = len(tally.failures)
@@ -43,7 +44,7 @@ def main() -> int:
                   f"{time.monotonic() - start:.0f} s", flush=True)  # fmt: skip
         kinds = {failure.kind: failure for failure in reversed(tally.failures)}
         for failure in list(kinds.values())[: given.shrink]:
-            print(smaller(failure, given.shapes, store), flush=True)
+            print(smaller(failure, given.shapes, store, given.bridge), flush=True)
     total = tally.verdict
     print(f"seeds {given.seed} to {given.seed + given.programs - 1}: {tally.programs} programs, {tally.kernels} kernels, "
           f"{total.shapes} shapes run, {total.refused} refused ({total.narrow} of them by us alone), {total.noisy} judged by the "

@@ -13,7 +13,6 @@ from torch import nn
 from dlcb.compiler.bridge.emit import from_torch, to_torch
 from dlcb.compiler.dtype import DType, promote
 
-from . import draw
 from .program import Program, Sizes, numbers
 
 Spelled = Callable[..., torch.Tensor]
@@ -235,8 +234,3 @@ class Spelt(nn.Module):
                     sizes.setdefault(dim.value, extent)
         return tuple(run(self.program, {**dict(self.named_buffers()), **given}, sizes))
 
-
-def module(seed: int) -> nn.Module:
-    """The factory of the program with this seed."""
-    program = draw.program(seed, for_bridge=True)
-    return Spelt(program, draw.parameters(program))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pass_programs import Program, encoder_layer
 
-from dlcb.compiler.dtype import FLOAT32, INT64
+from dlcb.compiler.dtype import BFLOAT16, FLOAT32, INT64
 from dlcb.compiler.passes import text
 from dlcb.compiler.passes.pipeline import run_passes, schedule
 from dlcb.compiler.passes.steps import KernelStep, LibraryStep, Schedule, ViewStep
@@ -142,3 +142,11 @@ def test_a_long_chain_is_cut_into_bounded_kernels(depth: int) -> None:
     plan = planned(p.graph(x))
     assert sum(len(names) for names in kernels(plan)) == depth
     assert max(len(names) for names in kernels(plan)) <= 128
+
+
+def test_a_second_output_never_waits_for_its_own_kernel() -> None:
+    """gelu is read by the kernel of the maximum, through a cast that is computed in the kernel of the difference as well."""
+    p = Program()
+    x = p.input("x", p.size("rows"), p.size("columns"), dtype=BFLOAT16)
+    y = p.gelu(x, approximate="none")
+    planned(p.graph(p.log_softmax(y, axis=0)))

@@ -1,0 +1,63 @@
+"""A bounded run of random programs. A failure prints its seed and a smaller program; tests/fuzz/run.py runs as many as one
+likes."""
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from dlcb.compiler.ir import ops
+from dlcb.kernel_cache import open_store
+
+from . import draw
+from .campaign import Tally, campaign, smaller
+from .program import graph, show
+
+SEED, PROGRAMS, SHAPES = 20, 40, 6
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # random programs do what PyTorch warns of
+        yield
+    torch.set_num_threads(threads)
+
+
+def clean(tmp_path: Path, seeds: range, bridge: bool) -> Tally:
+    tally, store = Tally(), open_store(tmp_path)
+    campaign(seeds, SHAPES, store, tally, bridge)
+    if tally.failures:
+        pytest.fail(f"{len(tally.failures)} failures; {smaller(tally.failures[0], SHAPES, store, bridge)}")
+    assert tally.programs == len(seeds)
+    return tally
+
+
+def test_random_programs_agree_with_eager_and_the_oracle(tmp_path):
+    tally = clean(tmp_path, range(SEED, SEED + PROGRAMS), bridge=False)
+    assert tally.verdict.shapes > 4 * PROGRAMS
+    assert tally.verdict.noisy < PROGRAMS // 4
+    assert len(tally.covered) > 90
+
+
+def test_random_programs_through_the_bridge(tmp_path):
+    tally = clean(tmp_path, range(4), bridge=True)
+    assert tally.verdict.shapes > 8
+
+
+def test_every_operator_is_drawn():
+    """`eager` has no rule; `contiguous` and `convolution_nhwc` are what the layout pass makes of convolutions; the rest of what
+    is missing are the parts of composites."""
+    parts = {"adaptive_sum_pool", "adaptive_count", "window_count"}
+    assert {*ops.OPS} - {*draw.ROWS} - parts == {"eager", "contiguous", "convolution_nhwc"}
+
+
+def test_a_program_is_known_by_its_seed():
+    assert draw.program(5) == draw.program(5)
+    assert show(draw.program(5)) != show(draw.program(6))
+    assert 3 <= len(draw.program(5).steps) <= 20
+    assert graph(draw.program(5)).name == "p5"
