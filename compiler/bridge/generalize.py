@@ -147,6 +147,7 @@ class _Search:
 
     def run(self) -> Captured:
         first = self.prober.first()
+        self._confirm_ties(first)
         branches = collect(self.module, self.prober.tensors(first), self.dims, self.options.guard_seconds)
         self._take(branches, first)
         others = self._others(first)
@@ -238,6 +239,13 @@ class _Search:
                 self._tie(dim.name, other)
             elif not self._leads(first, dim):
                 self._hold(dim.name, first[dim.name], self._refusal(first, dim), refused=True)
+
+    def _confirm_ties(self, first: Bindings) -> None:
+        """Dims that were set equal to find a first trace stay tied where they cannot change alone."""
+        supposed, self.prober.tied = self.prober.tied, {}
+        for name, other in supposed.items():
+            if self.prober.varied(first, name, lambda sizes: True) is None:
+                self._tie(name, other)
 
     def _leads(self, first: Bindings, dim: FreeDim) -> bool:
         """Whether a later dim has to change with this one; that dim is tied when its turn comes."""
@@ -350,7 +358,7 @@ class _Search:
                 continue
             reach = range(max(dim.low, 1), min(dim.high or _FARTHEST, _FARTHEST) + 1)
             for size in _nearest_first(reach, first[name]):
-                sizes = {**first, name: size}
+                sizes = self.prober.moved(first, name, size)
                 if not evaluate(branch.condition, sizes) and all(
                     evaluate(o.condition, sizes) for o in others
                 ):

@@ -119,6 +119,11 @@ class Prober:
                 break
         return chosen
 
+    def moved(self, first: Bindings, name: str, size: int) -> dict[str, int]:
+        """`first` with another size of one dim and of those tied to it."""
+        root = self.tied.get(name, name)
+        return {dim: size if self.tied.get(dim, dim) == root else own for dim, own in first.items()}
+
     def partner(self, first: Bindings, name: str) -> str | None:
         """An earlier dim of the same size that `name` can only change together with, if there is one."""
         for other in self.free:
@@ -158,11 +163,25 @@ class Prober:
         for rung, attempt in itertools.product(range(len(_LADDER)), range(2)):
             self.rung = rung
             yield self._draw(rung, attempt, [])
+            if alike := self._alike():  # perhaps inputs must agree on an axis
+                self.tied = alike
+                yield self._draw(rung, attempt, [])
+                self.tied = {}
         self.rung = 0
         for unit in list(self.units):
             yield from self._multiples(unit, 0)
         for attempt in range(2, _REFUSALS):
             yield self._draw(0, attempt, [])
+
+    def _alike(self) -> dict[str, str]:
+        """Dims paired with an earlier one on the same axis of another input."""
+        first: dict[int, str] = {}
+        pairs: dict[str, str] = {}
+        for dim in self.free:
+            name = first.setdefault(dim.places[0][1], dim.name)
+            if name != dim.name:
+                pairs[dim.name] = name
+        return pairs
 
     def _multiples(self, unit: int, rung: int) -> Iterator[dict[str, int]]:
         """Sizes where one dim is a small multiple of a number that a refusal named."""

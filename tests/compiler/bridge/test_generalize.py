@@ -141,6 +141,14 @@ def test_dims_that_are_only_accepted_when_equal_are_tied_and_stay_free() -> None
     assert_agrees(program, Program(lambda x: x + x.transpose(1, 2)), {"x0": torch.randn(2, 5, 5)})
 
 
+def test_inputs_that_must_agree_are_tied_without_names() -> None:
+    program = captured(lambda x, y: (x * y).sum(1), ("?", "?"), ("?", "?"))
+    assert all(isinstance(verdict.size, str) and verdict.high is None for verdict in program.verdicts)
+    assert_agrees(
+        program, Program(lambda x, y: (x * y).sum(1)), {"x0": torch.randn(3, 4), "x1": torch.randn(3, 4)}
+    )
+
+
 def test_an_output_dim_that_was_declared_free_stays_free() -> None:
     (size,) = captured(lambda x: x.flatten(), ("n", 3)).graph.outputs[0].shape
     assert size.free
