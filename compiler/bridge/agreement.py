@@ -18,7 +18,7 @@ from dlcb.compiler.source import ModelSource
 Shapes = Mapping[str, tuple[int, ...]]
 
 _FLOORS = {torch.float16: 1e-4, torch.bfloat16: 1e-4, torch.float32: 1e-6, torch.float64: 1e-12}
-_RATIO = 1.5
+RATIO = 1.5
 _LARGEST_DRAW = 96  # sizes above cost time and show nothing that an odd size below does not
 
 
@@ -32,6 +32,7 @@ class Deviation:
     eager_error: float
     agrees: bool
     reason: str = ""
+    floor: float = 0.0  # the error that is no error at this element type
 
 
 def draw_sizes(signature: Signature, count: int, seed: int) -> list[dict[str, int]]:
@@ -144,8 +145,8 @@ def _deviation(shapes: Shapes, name: str, ours: torch.Tensor, eager: torch.Tenso
         same = bool((ours == eager).all())
         return Deviation(shapes, name, 0, 0, same, "" if same else "integers differ from eager's")
     error, eager_error = relative_error(ours, exact), relative_error(eager, exact)
-    agrees = error <= _RATIO * eager_error + _FLOORS[eager.dtype]
-    return Deviation(shapes, name, error, eager_error, agrees)
+    floor = _FLOORS[eager.dtype]
+    return Deviation(shapes, name, error, eager_error, error <= RATIO * eager_error + floor, floor=floor)
 
 
 def relative_error(found: torch.Tensor, exact: torch.Tensor) -> float:
