@@ -6,10 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 from typing import NamedTuple
 
 import torch
 
+from dlcb.compiler.dtype import dtype
 from dlcb.compiler.host.interpreter import VECTOR_ALIGNMENT, Concrete, Interpreter
 from dlcb.compiler.host.program import Program
 from dlcb.compiler.runtime.memory import SharedArena
@@ -90,6 +92,11 @@ class Executor:
     def input_shapes(self, concrete: Concrete) -> list[tuple[int, ...]]:
         """The shapes of the inputs that a plan of the only segment is for."""
         return self.interpreter.input_shapes(concrete.sizes)
+
+    def output_bytes(self, concrete: Concrete) -> int:
+        """Bytes of the outputs of a plan of the only segment."""
+        kinds = {tensor.name: dtype(tensor.dtype) for tensor in concrete.segment.tensors}
+        return sum(prod(concrete.views[name].shape) * kinds[name].itemsize for name in self._outputs)
 
     def twin(self, plan: Plan, memory: SharedArena) -> Plan:
         """The same plan prepared again, for the stream that is current now and an arena of its own; it is not kept in

@@ -83,7 +83,7 @@ class Recorder:
         if plan is None:
             return False
         inputs = self._fixed_inputs(executor, plan)
-        copied = sum(tensor.nbytes for tensor in inputs) + plan.concrete.result_bytes
+        copied = sum(tensor.nbytes for tensor in inputs) + executor.output_bytes(plan.concrete)
         if copied > self._copied_bytes:
             plan.recordable = False
             return self.promote(executor)
