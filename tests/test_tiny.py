@@ -9,7 +9,15 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from dlcb.compiler import CompileOptions, ContractError, IndexRangeError, InputDeclaration, ModelSource, compile_model, load_model
+from dlcb.compiler import (
+    CompileOptions,
+    ContractError,
+    IndexRangeError,
+    InputDeclaration,
+    ModelSource,
+    compile_model,
+    load_model,
+)
 from dlcb.compiler.build.toolchain import calls
 from dlcb.compiler.explain import explain
 from dlcb.kernel_cache import bundle, ls, open_store
@@ -51,7 +59,9 @@ def test_one_model_through_everything(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("DLCB_CACHE", str(tmp_path / "cache"))
     store = open_store(tmp_path / "store")
     stages: list[str] = []
-    compilation = compile_model(SOURCE, store, CompileOptions(optimisation="-O1"), lambda stage, share: stages.append(stage))
+    compilation = compile_model(
+        SOURCE, store, CompileOptions(optimisation="-O1"), lambda stage, share: stages.append(stage)
+    )
 
     # what was decided
     assert stages[0] == "capture" and stages[-1] == "check"
@@ -71,7 +81,9 @@ def test_one_model_through_everything(tmp_path: Path, monkeypatch: pytest.Monkey
         assert model.plan({"ids": ids.shape, "mask": mask.shape}).output_shapes == {"scores": (batch, 4)}
         outcome = model.run({"ids": ids.numpy(), "mask": mask.numpy()})
         with torch.no_grad():
-            numpy.testing.assert_allclose(outcome.outputs["scores"], eager(ids, mask).numpy(), rtol=2e-5, atol=1e-6)
+            numpy.testing.assert_allclose(
+                outcome.outputs["scores"], eager(ids, mask).numpy(), rtol=2e-5, atol=1e-6
+            )
         assert outcome.tier == "dynamic"
     assert outcome.result == "hit" and calls.total == before
 

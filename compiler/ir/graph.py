@@ -6,6 +6,7 @@ the line that causes it."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -98,17 +99,20 @@ class GraphBuilder:
         self.parameters: dict[str, Value] = {}
         self._nodes: list[Node] = []
         self._made: dict[tuple, tuple[Value, ...]] = {}
+        self._taken: set[str] = set()  # names of values: no two share one
         self.source = ""  # "file:line" given to nodes that are added from now on
 
     def input(self, name: str, shape: Sequence[Expr | int], dtype: DType) -> Value:
         value = Value(name, Type(tuple(as_expr(d) for d in shape), dtype), "input")
         self._inputs.append(value)
+        self._taken.add(name)
         return value
 
     def parameter(self, name: str, shape: Sequence[Expr | int], dtype: DType) -> Value:
         """A tensor known at load: a weight or a constant, by name."""
         value = Value(name, Type(tuple(as_expr(d) for d in shape), dtype), "parameter")
         self.parameters[name] = value
+        self._taken.add(name)
         return value
 
     def apply(self, op: Op, *inputs: Value, **attributes: Any) -> Value:
@@ -132,9 +136,8 @@ class GraphBuilder:
         dtypes = op.dtype(*types, **attributes)
         if not isinstance(dtypes, tuple):
             shapes, dtypes = (shapes,), (dtypes,)
-        if not names:
-            stem = f"{op.name}_{len(self._nodes)}"
-            names = [stem] if len(dtypes) == 1 else [f"{stem}_{k}" for k in range(len(dtypes))]
+        names = names or self._fresh_names(op, len(dtypes))
+        self._taken.update(names)
         node = Node(op, inputs, attributes, self.source)
         simplify = self.system.simplify
         results = tuple(
@@ -145,6 +148,14 @@ class GraphBuilder:
         self._nodes.append(node)
         self._made[key] = results
         return results
+
+    def _fresh_names(self, op: Op, count: int) -> list[str]:
+        for number in itertools.count(len(self._nodes)):
+            stem = f"{op.name}_{number}"
+            names = [stem] if count == 1 else [f"{stem}_{k}" for k in range(count)]
+            if not self._taken.intersection(names):
+                return names
+        raise AssertionError("numbers do not end")
 
     def infer(self, op: Op, inputs: Iterable[Value]) -> Inference:
         """What `op`'s shape rule talks to."""

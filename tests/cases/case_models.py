@@ -110,7 +110,11 @@ def every_second(x):
 @_module
 def permuted(x):
     y = x.permute(0, 3, 1, 2)
-    return y.unsqueeze(1) * 2, F.interpolate(y, scale_factor=2.0, mode="nearest"), torch.empty_like(y).fill_(3.0)
+    return (
+        y.unsqueeze(1) * 2,
+        F.interpolate(y, scale_factor=2.0, mode="nearest"),
+        torch.empty_like(y).fill_(3.0),
+    )
 
 
 @_module

@@ -10,7 +10,14 @@ import numpy
 import pytest
 import torch
 
-from dlcb.compiler import CompiledModel, CompileOptions, InputDeclaration, ModelSource, compile_model, load_model
+from dlcb.compiler import (
+    CompiledModel,
+    CompileOptions,
+    InputDeclaration,
+    ModelSource,
+    compile_model,
+    load_model,
+)
 from dlcb.compiler.bridge.agreement import Reference, compare
 from dlcb.compiler.bridge.capture import load_module
 from dlcb.compiler.build.toolchain import calls
@@ -39,7 +46,9 @@ class Case:
         before, failures = calls.total, self.model.counters.guard_failures
         found = self.model.call(*tensors)
         inputs = dict(zip((x.name for x in self.source.inputs), tensors, strict=True))
-        wrong = [d for d in compare(lambda *_: found, self.reference, inputs, self.source.outputs) if not d.agrees]
+        wrong = [
+            d for d in compare(lambda *_: found, self.reference, inputs, self.source.outputs) if not d.agrees
+        ]
         assert not wrong, wrong
         assert calls.total == before
         fell = self.model.counters.guard_failures - failures
@@ -50,7 +59,9 @@ class Case:
         """The message with which both the signature and the model refuse these inputs, or the model alone."""
         given = {x.name: numpy.asarray(array) for x, array in zip(self.source.inputs, arrays, strict=True)}
         with pytest.raises(RequestError) as caught:
-            self.signature.check({k: a.shape for k, a in given.items()}, {k: str(a.dtype) for k, a in given.items()})
+            self.signature.check(
+                {k: a.shape for k, a in given.items()}, {k: str(a.dtype) for k, a in given.items()}
+            )
             self.model.run(given)
         with pytest.raises(RequestError):
             self.model.run(given)
@@ -60,9 +71,12 @@ class Case:
         return set(self.report.free_dims)
 
 
-def declare(shapes: Mapping[str, Declared], types: Mapping[str, str], values: Mapping[str, Any]) -> tuple[InputDeclaration, ...]:
+def declare(
+    shapes: Mapping[str, Declared], types: Mapping[str, str], values: Mapping[str, Any]
+) -> tuple[InputDeclaration, ...]:
     return tuple(
-        InputDeclaration(name, types.get(name, "float32"), shape, values.get(name)) for name, shape in shapes.items()
+        InputDeclaration(name, types.get(name, "float32"), shape, values.get(name))
+        for name, shape in shapes.items()
     )
 
 

@@ -43,7 +43,9 @@ def _sources(case, target: Target) -> list[str]:
     captured = generalize(case.source, load_module(case.source), OPTIONS)
     captured.graph.system.solve()
     plan = schedule(run_passes(captured.graph))
-    return [k.body for g in plan.groups for k in generate(g, plan.layouts, plan.graph.system, target).variants]
+    return [
+        k.body for g in plan.groups for k in generate(g, plan.layouts, plan.graph.system, target).variants
+    ]
 
 
 @pytest.mark.parametrize("target", [Target.cpp(), Target.cuda()], ids=["cpp", "cuda"])
@@ -85,7 +87,11 @@ def test_R2_each_length_once(store):
         if ours > 2 * theirs:
             slow.append(length)
     # another program of this machine may stop either at any moment: what was slow is asked again at fresh lengths
-    slow = [n for n in slow if all(a > 2 * b for a, b in (_first_calls(case, eager, 2200 + 3 * n + k) for k in range(3)))]
+    slow = [
+        n
+        for n in slow
+        if all(a > 2 * b for a, b in (_first_calls(case, eager, 2200 + 3 * n + k) for k in range(3)))
+    ]
     assert not slow
     assert calls.total == before
 

@@ -16,7 +16,13 @@ def test_I1_an_id_outside_the_vocabulary(store, bad, value):
     with pytest.raises(IndexRangeError) as caught:
         case.model.call(ids)
     error = caught.value
-    assert (error.input, tuple(error.position), error.value, error.low, error.high) == ("ids", (1, 2), value, 0, 10)
+    assert (error.input, tuple(error.position), error.value, error.low, error.high) == (
+        "ids",
+        (1, 2),
+        value,
+        0,
+        10,
+    )
     ids[1, 2] = 9
     case.agrees(ids)
 
@@ -24,7 +30,9 @@ def test_I1_an_id_outside_the_vocabulary(store, bad, value):
 @pytest.mark.parametrize("factory", ["gather", "index_select", "take_along"])
 def test_I2_an_index_equal_to_a_free_size(store, factory):
     shape = ("k",) if factory == "index_select" else ("n", "k")
-    case = compiled(store, factory, {"x": ("n", "m"), "index": shape}, types={"index": "int64"}, values={"index": (0, 2)})
+    case = compiled(
+        store, factory, {"x": ("n", "m"), "index": shape}, types={"index": "int64"}, values={"index": (0, 2)}
+    )
     for m in (5, 9, 1):
         index = torch.randint(0, m, (4,) if factory == "index_select" else (3, 4))
         case.agrees(random(3, m), index)
@@ -49,7 +57,11 @@ def test_I3_the_row_of_a_bad_index_is_known(store):
 
 def test_I4_indices_of_an_eager_operator(store):
     case = compiled(
-        store, "index_add", {"x": ("n", 3), "index": ("k",), "source": ("k", 3)}, types={"index": "int64"}, values={"index": (0, 2)}
+        store,
+        "index_add",
+        {"x": ("n", 3), "index": ("k",), "source": ("k", 3)},
+        types={"index": "int64"},
+        values={"index": (0, 2)},
     )
     x, source = random(5, 3), random(2, 3)
     case.agrees(x, torch.tensor([4, 0]), source)

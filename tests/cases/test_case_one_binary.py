@@ -54,7 +54,13 @@ def test_S10_a_sample_of_size_one_stays_free(tmp_path: Path):
     module = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()).eval()
     path = tmp_path / "sample.pt2"
     torch.export.save(torch.export.export(module, (torch.randn(1, 4),)), path)
-    source = ModelSource("sample", "1", program=str(path), inputs=(InputDeclaration("input", "float32", ("b", 4)),), outputs=("out",))
+    source = ModelSource(
+        "sample",
+        "1",
+        program=str(path),
+        inputs=(InputDeclaration("input", "float32", ("b", 4)),),
+        outputs=("out",),
+    )
     local = open_store(tmp_path / "store")
     compilation = compile_model(source, local, CompileOptions(check_shapes=0))
     assert compilation.report.free_dims == ("b",)

@@ -120,3 +120,8 @@ def test_a_transposed_output_at_the_size_where_it_is_square(store):
     case = compiled(store, "transposed_product", {"x": ("n", 4)}, outputs=2)
     for n in (8, 3, 8, 1):
         case.agrees(random(n, 4))
+
+
+def test_an_input_may_bear_the_name_of_a_step(store):
+    for name in ("mul_0", "full_0", "add_3"):
+        compiled(store, "plain", {name: ("n",)}).agrees(random(5))

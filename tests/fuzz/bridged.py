@@ -15,7 +15,9 @@ from .spelling import Spelt
 def captured(program: Program) -> Captured:
     """The program as the bridge sees it. Every free dim is declared by name."""
     outputs = tuple(f"out{k}" for k in range(len(program.outputs)))
-    source = ModelSource(f"b{program.seed}", "1", factory="fuzz", inputs=tuple(map(_declared, program.given)), outputs=outputs)
+    source = ModelSource(
+        f"b{program.seed}", "1", factory="fuzz", inputs=tuple(map(_declared, program.given)), outputs=outputs
+    )
     return generalize(source, Spelt(program, draw.parameters(program)).eval(), CompileOptions())
 
 

@@ -45,7 +45,9 @@ class Tally:
     failures: list[Failure] = field(default_factory=list)
 
 
-def campaign(seeds: Sequence[int], shapes: int, store: LayeredStore, tally: Tally, bridge: bool = False) -> None:
+def campaign(
+    seeds: Sequence[int], shapes: int, store: LayeredStore, tally: Tally, bridge: bool = False
+) -> None:
     """Runs the programs of `seeds` as one batch and adds to `tally`. `bridge`: by way of PyTorch."""
     batch: list[tuple[Program, Ready, Parameters]] = []
     for seed in seeds:
@@ -103,7 +105,11 @@ def _add(program: Program, verdict: Verdict, tally: Tally) -> None:
 
 def _failure(program: Program, stage: str, error: Exception) -> Failure:
     text = str(error)
-    words = re.sub(r"<stdin>:\d+:\d+:|\d+|%\w+", "", text) if isinstance(error, ToolchainError) else re.sub(r"[\d']+", "", text)
+    words = (
+        re.sub(r"<stdin>:\d+:\d+:|\d+|%\w+", "", text)
+        if isinstance(error, ToolchainError)
+        else re.sub(r"[\d']+", "", text)
+    )
     return Failure(program, f"{stage}: {type(error).__name__}: {words[:90]}", (text[:400],))
 
 
@@ -117,7 +123,9 @@ def smaller(failure: Failure, shapes: int, store: LayeredStore, bridge: bool = F
             return False
         tally = Tally()
         _alone(program, shapes, store, tally, bridge)
-        if tally.failures and (failure.kind.startswith("disagrees") == tally.failures[0].kind.startswith("disagrees")):
+        if tally.failures and (
+            failure.kind.startswith("disagrees") == tally.failures[0].kind.startswith("disagrees")
+        ):
             found = tally.failures[0]
             return True
         return False

@@ -62,7 +62,11 @@ def ready(graph: Graph) -> Ready:
 
 
 def _renamed(step: Step, prefix: str) -> Step:
-    return KernelStep(replace(step.group, name=f"{prefix}_{step.group.name}")) if isinstance(step, KernelStep) else step
+    return (
+        KernelStep(replace(step.group, name=f"{prefix}_{step.group.name}"))
+        if isinstance(step, KernelStep)
+        else step
+    )
 
 
 def load(
@@ -71,20 +75,30 @@ def load(
     """The programs' models, compiled together by one run of the C++ compiler (none where the store holds the unit)."""
     kernels = [kernel_set for each in programs for kernel_set in each.kernels]
     names = [kernel.name for kernel_set in kernels for kernel in kernel_set.variants]
-    unit = build_unit(translation_unit(kernels, OPTIONS.target), names, OPTIONS.target, OPTIONS, store) if kernels else ""
+    unit = (
+        build_unit(translation_unit(kernels, OPTIONS.target), names, OPTIONS.target, OPTIONS, store)
+        if kernels
+        else ""
+    )
     return [_model(each, given, unit, store) for each, given in zip(programs, parameters, strict=True)]
 
 
-def _model(each: Ready, parameters: Mapping[str, torch.Tensor], unit: str, store: LayeredStore) -> CompiledModel:
+def _model(
+    each: Ready, parameters: Mapping[str, torch.Tensor], unit: str, store: LayeredStore
+) -> CompiledModel:
     graph, device = each.graph, CpuDevice()
     names = tuple(f"out{k}" for k in range(len(graph.outputs)))
     program = lower(each.plan, each.kernels, unit if each.kernels else "", each.solution, names)
     thunk = ProgramThunk(program, parameters, store, device)
     inputs = tuple(
-        TensorSpec(v.name, v.dtype.name, tuple(Dim(repr(s), 0, None) if not s.is_const else s.value for s in v.shape))
+        TensorSpec(
+            v.name, v.dtype.name, tuple(Dim(repr(s), 0, None) if not s.is_const else s.value for s in v.shape)
+        )
         for v in graph.inputs
     )
-    signature = Signature(inputs, tuple(TensorSpec(n, v.dtype.name, None) for n, v in zip(names, graph.outputs, strict=True)))
+    signature = Signature(
+        inputs, tuple(TensorSpec(n, v.dtype.name, None) for n, v in zip(names, graph.outputs, strict=True))
+    )
     declared = tuple(InputDeclaration(v.name, v.dtype.name, tuple(map(str, v.shape))) for v in graph.inputs)
     source = ModelSource(graph.name, "1", factory="fuzz", inputs=declared, outputs=names)
     return CompiledModel(source, Artifact(signature, Report("dynamic"), program), device, _Nothing(), thunk)

@@ -71,7 +71,9 @@ class Draft:
         self.values[given.name] = make(given.name, given.shape, given.dtype)
 
     def _apply(self, step: Step) -> Value:
-        return self.build.apply(ops.OPS[step.op], *(self.values[name] for name in step.operands), **step.attributes)
+        return self.build.apply(
+            ops.OPS[step.op], *(self.values[name] for name in step.operands), **step.attributes
+        )
 
     def add(self, op: str, *operands: str, stable: bool | None = None, **attributes: Any) -> str:
         """Appends a step; gives its value's name. Unsuited where the shapes contradict each other."""
@@ -95,10 +97,14 @@ class Draft:
             )
         return step.name
 
-    def new(self, shape: Sequence[Expr | int], dtype: DType, values: Any = "plain", parameter: bool = False) -> str:
+    def new(
+        self, shape: Sequence[Expr | int], dtype: DType, values: Any = "plain", parameter: bool = False
+    ) -> str:
         """A new input. Its sizes are plain: a number, or a free dim."""
         extents = tuple(as_expr(s) for s in shape)
-        if any(s.op not in ("size", "const") for s in extents) or (parameter and not all(s.is_const for s in extents)):
+        if any(s.op not in ("size", "const") for s in extents) or (
+            parameter and not all(s.is_const for s in extents)
+        ):
             raise Unsuited("an input's size must be plain")
         if values == "plain" and dtype.is_float and self.random.random() < 0.05:
             values = "special"
@@ -136,7 +142,12 @@ class Draft:
         if suited and self.chance(0.85):
             return suited[-1 - min(int(self.random.expovariate(0.7)), len(suited) - 1)]
         if shape is None:
-            shape = [self.dim() for _ in range(self.random.randint(rank[0], min(rank[1], 3)) if rank[1] > rank[0] else rank[0])]
+            shape = [
+                self.dim()
+                for _ in range(
+                    self.random.randint(rank[0], min(rank[1], 3)) if rank[1] > rank[0] else rank[0]
+                )
+            ]
         name = self.new(shape, self.one(types), "plain")
         if not fits(self.values[name]) or (tame and not self.facts[name].tame):
             raise Unsuited("the new input does not fit")
@@ -288,7 +299,9 @@ def slice_(d: Draft, op: str) -> Any:
     axis = d.axis(x)
     extent = d.values[x].shape[axis]
     start = d.one((ZERO, as_expr(1), as_expr(2), as_expr(-3), extent // 2))
-    stop = d.one((extent, extent, as_expr(-1), as_expr(5), extent - 1 if extent.is_const else extent // 2 + 1))
+    stop = d.one(
+        (extent, extent, as_expr(-1), as_expr(5), extent - 1 if extent.is_const else extent // 2 + 1)
+    )
     return d.add(op, x, axis=axis, start=start, stop=stop, step=d.one((1, 1, 2, 3)))
 
 
@@ -329,7 +342,9 @@ def flip(d: Draft, op: str) -> Any:
 def repeat(d: Draft, op: str) -> Any:
     x = d.pick(rank=(1, 3))
     lead = (2,) if d.chance(0.2) else ()
-    return d.add(op, x, counts=(*map(as_expr, lead), *(as_expr(d.one((1, 1, 2, 3))) for _ in d.values[x].shape)))
+    return d.add(
+        op, x, counts=(*map(as_expr, lead), *(as_expr(d.one((1, 1, 2, 3))) for _ in d.values[x].shape))
+    )
 
 
 def roll(d: Draft, op: str) -> Any:
@@ -343,7 +358,11 @@ def triangle(d: Draft, op: str) -> Any:
 
 def image(d: Draft, types: Sequence[DType], rank: int) -> str:
     """A value with two leading axes and `rank` more."""
-    return d.pick(types, rank=(rank + 2, rank + 2), shape=[d.dim(), as_expr(d.one((2, 4)))] + [d.dim() for _ in range(rank)])
+    return d.pick(
+        types,
+        rank=(rank + 2, rank + 2),
+        shape=[d.dim(), as_expr(d.one((2, 4)))] + [d.dim() for _ in range(rank)],
+    )
 
 
 def upsample(d: Draft, op: str) -> Any:
@@ -361,7 +380,9 @@ def full(d: Draft, op: str) -> Any:
         value: Any = size(d.one(d.names))
     else:
         value = d.number(kind)
-    return d.add(op, shape=tuple(d.dim() for _ in range(d.random.randint(0, 3))), value=value, dtype=kind, stable=True)
+    return d.add(
+        op, shape=tuple(d.dim() for _ in range(d.random.randint(0, 3))), value=value, dtype=kind, stable=True
+    )
 
 
 def arange(d: Draft, op: str) -> Any:
@@ -437,7 +458,12 @@ def batch_norm(d: Draft, op: str) -> Any:
     x = d.pick(FLOATS, rank=(2, _LARGEST_RANK))
     value = d.values[x]
     mean, *affine = weights(d, value.shape[1:2], value.dtype, d.one((1, 3)))
-    spread = d.new(value.shape[1:2], value.dtype, "positive", parameter=next(g for g in d.inputs if g.name == mean).parameter)
+    spread = d.new(
+        value.shape[1:2],
+        value.dtype,
+        "positive",
+        parameter=next(g for g in d.inputs if g.name == mean).parameter,
+    )
     return d.add(op, x, mean, spread, *affine, eps=1e-5)
 
 
@@ -476,7 +502,9 @@ def index_select(d: Draft, op: str) -> Any:
 
 def advanced_index(d: Draft, op: str) -> Any:
     x = d.pick(rank=(1, 3))
-    axes = tuple(sorted(d.random.sample(range(d.values[x].rank), d.random.randint(1, min(2, d.values[x].rank)))))
+    axes = tuple(
+        sorted(d.random.sample(range(d.values[x].rank), d.random.randint(1, min(2, d.values[x].rank))))
+    )
     shape = [d.dim() for _ in range(d.random.randint(1, 2))]
     places = []
     for axis in axes:
@@ -488,7 +516,9 @@ def advanced_index(d: Draft, op: str) -> Any:
 
 def one_hot(d: Draft, op: str) -> Any:
     classes = d.dim()
-    return d.add(op, indices(d, [d.dim() for _ in range(d.random.randint(1, 2))], ZERO, classes), classes=classes)
+    return d.add(
+        op, indices(d, [d.dim() for _ in range(d.random.randint(1, 2))], ZERO, classes), classes=classes
+    )
 
 
 def matmul(d: Draft, op: str) -> Any:
@@ -496,7 +526,10 @@ def matmul(d: Draft, op: str) -> Any:
     value = d.values[a]
     shape = [value.shape[-1], d.dim()] if d.chance(0.8) else [value.shape[-1]]
     if value.rank > 2 and len(shape) == 2 and d.chance(0.5):
-        shape = [*(ONE if s.op not in ("size", "const") or d.chance(0.2) else s for s in value.shape[:-2]), *shape]
+        shape = [
+            *(ONE if s.op not in ("size", "const") or d.chance(0.2) else s for s in value.shape[:-2]),
+            *shape,
+        ]
     return d.add(op, a, d.new(shape, value.dtype))
 
 
@@ -516,7 +549,10 @@ def convolution(d: Draft, op: str) -> Any:
     window = [d.one((1, 3)) for _ in range(rank)]
     w = weights(d, [as_expr(n) for n in (4, channels // groups, *window)], FLOAT32, 1)
     bias = weights(d, [as_expr(4)], FLOAT32, d.one((0, 1)))
-    options = {"stride": tuple(d.one((1, 2)) for _ in window), "padding": tuple(d.one((0, n // 2)) for n in window)}
+    options = {
+        "stride": tuple(d.one((1, 2)) for _ in window),
+        "padding": tuple(d.one((0, n // 2)) for n in window),
+    }
     return d.add(op, x, *w, *bias, dilation=(1,) * rank, groups=groups, **options)
 
 
@@ -539,16 +575,16 @@ ROWS: dict[str, Row] = {
     **dict.fromkeys(("neg", "abs"), unary(NUMBERS, keeps=True)),
     **dict.fromkeys(("sign", "floor", "ceil", "trunc", "round"), unary(NUMBERS, stable=True, keeps=True)),
     "relu": unary(NUMBERS, keeps=True),
-    **dict.fromkeys("exp exp2 expm1 sin cos tan atan sinh cosh tanh erf reciprocal sigmoid".split(),
+    **dict.fromkeys(["exp", "exp2", "expm1", "sin", "cos", "tan", "atan", "sinh", "cosh", "tanh", "erf", "reciprocal", "sigmoid"],
                     unary((*FLOATS, *FLOATS, INT64, BOOL))),
-    **dict.fromkeys("log log2 log10 log1p sqrt rsqrt asin acos".split(), edged),
+    **dict.fromkeys(["log", "log2", "log10", "log1p", "sqrt", "rsqrt", "asin", "acos"], edged),
     "silu": unary(FLOATS), "gelu": gelu, "cast": cast,
     **dict.fromkeys(("isnan", "isinf"), unary(FLOATS, stable=True)),
     "logical_not": unary(EVERY, stable=True), "bitwise_not": unary((*INTEGERS, BOOL)),
     **dict.fromkeys(("add", "mul"), binary(EVERY)), "sub": binary(NUMBERS), "div": binary(EVERY),
     **dict.fromkeys(("floordiv", "mod", "fmod"), division), "pow": power,
     **dict.fromkeys(("minimum", "maximum"), binary(EVERY, keeps=True)), "atan2": binary(FLOATS, stable=True),
-    **dict.fromkeys("eq ne lt le gt ge".split(), binary(EVERY, stable=True)),
+    **dict.fromkeys(["eq", "ne", "lt", "le", "gt", "ge"], binary(EVERY, stable=True)),
     **dict.fromkeys(("logical_and", "logical_or", "logical_xor"), binary(EVERY, stable=True)),
     **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), binary((*INTEGERS, BOOL))), "where": where,
     "reshape": reshape, "permute": permute, "expand": expand, "slice": slice_, "select": select, "concat": concat, "pad": pad,
@@ -577,7 +613,8 @@ def program(seed: int, for_bridge: bool = False) -> Program:
         except Unsuited:
             del d.inputs[inputs:], d.steps[steps:]
             d.rebuild()
-    return trimmed(Program(seed, tuple(d.inputs), tuple(d.steps[:_LONGEST]), ()))
+    rounded = frozenset(name for name, v in d.values.items() if v.dtype.is_float and not d.facts[name].stable)
+    return trimmed(Program(seed, tuple(d.inputs), tuple(d.steps[:_LONGEST]), (), rounded))
 
 
 def trimmed(p: Program) -> Program:

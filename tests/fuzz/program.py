@@ -42,19 +42,19 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """`outputs` are names of values. `seed` is where it came from."""
+    """`outputs` are names of values. `seed` is where it came from. `rounded` names the steps whose floats are not exact: on
+    them no decision depends."""
 
     seed: int
     inputs: tuple[Input, ...]
     steps: tuple[Step, ...]
     outputs: tuple[str, ...]
+    rounded: frozenset[str] = frozenset()
 
     @property
     def size_names(self) -> tuple[str, ...]:
         """The free dims, in the order in which inputs show them."""
-        return tuple(
-            dict.fromkeys(s.value for given in self.inputs for s in given.shape if s.op == "size")
-        )
+        return tuple(dict.fromkeys(s.value for given in self.inputs for s in given.shape if s.op == "size"))
 
     @property
     def given(self) -> tuple[Input, ...]:

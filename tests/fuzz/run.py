@@ -26,7 +26,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first program; the next has the next")
     parser.add_argument("--shapes", type=int, default=10)
     parser.add_argument("--batch", type=int, default=40, help="programs in one translation unit")
-    parser.add_argument("--shrink", type=int, default=5, help="failures of different kinds that are made smaller")
+    parser.add_argument(
+        "--shrink", type=int, default=5, help="failures of different kinds that are made smaller"
+    )
     parser.add_argument("--bridge", action="store_true", help="capture the programs from PyTorch")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -47,8 +49,8 @@ def main() -> int:
             print(smaller(failure, given.shapes, store, given.bridge), flush=True)
     total = tally.verdict
     print(f"seeds {given.seed} to {given.seed + given.programs - 1}: {tally.programs} programs, {tally.kernels} kernels, "
-          f"{total.shapes} shapes run, {total.refused} refused ({total.narrow} of them by us alone), {total.noisy} judged by the "
-          f"program's worst eager error, {len(tally.failures)} failures")  # fmt: skip
+          f"{total.shapes} shapes run, {total.refused} refused ({total.narrow} of them by us alone), {total.noisy} outputs within "
+          f"what rounding does, {len(tally.failures)} failures")  # fmt: skip
     counts = sorted((tally.covered[name], name) for name in ops.OPS if name not in _OPAQUE)
     print("least covered:", ", ".join(f"{name} {count}" for count, name in counts[:12]))
     return 1 if tally.failures else 0

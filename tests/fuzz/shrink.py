@@ -53,14 +53,20 @@ def _without(program: Program, k: int) -> Iterator[Program]:
     shape, dtype = value.shape, value.dtype
     if all(s.op in ("size", "const") for s in shape):
         given = Input(f"in_{step.name}", shape, dtype)
-        yield trimmed(replace(program, inputs=(*program.inputs, given), steps=_renamed(steps, step.name, given.name)))
-    constant = Step(step.name, "full", (), {"shape": shape, "value": True if dtype is BOOL else 2, "dtype": dtype})
+        yield trimmed(
+            replace(program, inputs=(*program.inputs, given), steps=_renamed(steps, step.name, given.name))
+        )
+    constant = Step(
+        step.name, "full", (), {"shape": shape, "value": True if dtype is BOOL else 2, "dtype": dtype}
+    )
     if step.op != "full":
         yield trimmed(replace(program, steps=(*program.steps[:k], constant, *program.steps[k + 1 :])))
 
 
 def _renamed(steps: tuple[Step, ...], old: str, new: str) -> tuple[Step, ...]:
-    return tuple(replace(s, operands=tuple(new if name == old else name for name in s.operands)) for s in steps)
+    return tuple(
+        replace(s, operands=tuple(new if name == old else name for name in s.operands)) for s in steps
+    )
 
 
 def builds(program: Program) -> bool:

@@ -50,7 +50,9 @@ def _prod(x: torch.Tensor, axes: Sequence[int], keepdim: bool = False) -> torch.
 
 
 def _over_axes(name: str) -> Spelled:
-    def fold(x: torch.Tensor, axes: Sequence[int], keepdim: bool = False, empty: bool = False) -> torch.Tensor:
+    def fold(
+        x: torch.Tensor, axes: Sequence[int], keepdim: bool = False, empty: bool = False
+    ) -> torch.Tensor:
         return getattr(torch, name)(x, axes, keepdim=keepdim)
 
     return fold
@@ -73,8 +75,12 @@ def _avg_pool(
     count_include_pad: bool = True, divisor: int | None = None,
 ) -> torch.Tensor:  # fmt: skip
     if len(window) == 1:
-        return _pool(x, 1, lambda rows: F.avg_pool1d(rows, window, stride, padding, ceil_mode, count_include_pad))
-    return _pool(x, 2, lambda rows: F.avg_pool2d(rows, window, stride, padding, ceil_mode, count_include_pad, divisor))
+        return _pool(
+            x, 1, lambda rows: F.avg_pool1d(rows, window, stride, padding, ceil_mode, count_include_pad)
+        )
+    return _pool(
+        x, 2, lambda rows: F.avg_pool2d(rows, window, stride, padding, ceil_mode, count_include_pad, divisor)
+    )
 
 
 def _sum_pool(
@@ -82,7 +88,9 @@ def _sum_pool(
     ceil_mode: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     flat = len(window) == 1
-    window, stride, padding = ((n, *given) if flat else given for n, given in ((1, window), (1, stride), (0, padding)))
+    window, stride, padding = (
+        (n, *given) if flat else given for n, given in ((1, window), (1, stride), (0, padding))
+    )
     x = x.unsqueeze(-2) if flat else x
     total = _pool(x, 2, lambda rows: F.avg_pool2d(rows, window, stride, padding, ceil_mode, True, 1))
     return total.squeeze(-2) if flat else total
@@ -102,7 +110,9 @@ def _resize(mode: str) -> Spelled:
     return resize
 
 
-def _convolution(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None, **options: Any) -> torch.Tensor:
+def _convolution(
+    x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None, **options: Any
+) -> torch.Tensor:
     return {3: F.conv1d, 4: F.conv2d}[x.dim()](x, w, bias, **options)
 
 
@@ -114,7 +124,9 @@ def _rms_norm(x: torch.Tensor, *parameters: torch.Tensor, dims: int, eps: float)
     return F.rms_norm(x, x.shape[x.dim() - dims :], *parameters, eps=eps)
 
 
-def _batch_norm(x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, *affine: torch.Tensor, eps: float) -> torch.Tensor:
+def _batch_norm(
+    x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor, *affine: torch.Tensor, eps: float
+) -> torch.Tensor:
     return F.batch_norm(x, mean, variance, *affine, training=False, eps=eps)
 
 
@@ -136,11 +148,10 @@ def _arange(start: int, stop: int, step: int, dtype: torch.dtype) -> torch.Tenso
     return torch.arange(start, stop, step, dtype=dtype)
 
 
-_BY_NAME = (
-    "neg abs sign exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh erf floor ceil "
-    "trunc round isnan isinf logical_not bitwise_not reciprocal relu sigmoid logical_and logical_or logical_xor"
-).split()
-_JOINED = "add sub mul fmod pow minimum maximum eq ne lt le gt ge bitwise_and bitwise_or bitwise_xor matmul".split()
+_BY_NAME = ["neg", "abs", "sign", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "erf", "floor", "ceil", "trunc", "round", "isnan", "isinf", "logical_not", "bitwise_not", "reciprocal", "relu", "sigmoid", "logical_and", "logical_or", "logical_xor"]
+_JOINED = (
+    ["add", "sub", "mul", "fmod", "pow", "minimum", "maximum", "eq", "ne", "lt", "le", "gt", "ge", "bitwise_and", "bitwise_or", "bitwise_xor", "matmul"]
+)
 
 SPELLED: dict[str, Spelled] = {
     **{name: getattr(torch, name) for name in _BY_NAME},
@@ -181,7 +192,9 @@ SPELLED: dict[str, Spelled] = {
     "avg_pool": _avg_pool,
     "adaptive_avg_pool": _adaptive,
     "mean": lambda x, axes, keepdim=False: torch.mean(_floating(x), axes, keepdim=keepdim),
-    "var": lambda x, axes, keepdim=False, correction=1: torch.var(x, axes, keepdim=keepdim, correction=correction),
+    "var": lambda x, axes, keepdim=False, correction=1: torch.var(
+        x, axes, keepdim=keepdim, correction=correction
+    ),
     "argmax": lambda x, axis, keepdim=False: torch.argmax(x, axis, keepdim=keepdim),
     "argmin": lambda x, axis, keepdim=False: torch.argmin(x, axis, keepdim=keepdim),
     "softmax": lambda x, axis: torch.softmax(x, axis),
@@ -233,4 +246,3 @@ class Spelt(nn.Module):
                 if dim.op == "size":
                     sizes.setdefault(dim.value, extent)
         return tuple(run(self.program, {**dict(self.named_buffers()), **given}, sizes))
-

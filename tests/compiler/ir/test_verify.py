@@ -62,3 +62,11 @@ def test_sizes_come_from_somewhere() -> None:
     graph = g.build(g.apply(ops.full, shape=(size("nowhere"),), value=0.0, dtype=FLOAT32))
     with pytest.raises(CompilerError, match="nowhere"):
         verify(graph, "captured")
+
+
+def test_no_two_values_share_a_name():
+    g = GraphBuilder("names")
+    x = g.input("add_0", (g.system.fresh("n"),), FLOAT32)
+    graph = g.build(g.apply(ops.add, x, g.parameter("add_1", (1,), FLOAT32)))
+    names = [value.name for value in graph.values()]
+    assert len(set(names)) == len(names)
