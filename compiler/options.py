@@ -35,9 +35,10 @@ class CompileOptions:
     static: bool = False  # in the key; sizes are literals in the source
     channels_last: bool | None = None  # in the graph's digest; None: decided by the layout pass
     check_shapes: int = 6  # not in the key; shapes compared with eager when a model is compiled, 0: none
-    probes: int = 3  # not in the key; traces at distinct sizes
+    probes: int = 2  # not in the key; traces at distinct sizes; one more where a literal stays uncertain
     guard_seconds: float = 10.0  # not in the key; limit of the symbolic forward that collects guards
     stop_after: str | None = None  # not in the key; the pipeline ends after the stage of this name
+    only_stored: bool = False  # not in the key; what the store lacks is an error instead of a compilation
     compiler: str = field(default_factory=lambda: os.environ.get("CXX", "g++"))  # its version is in the key
     threads: int = field(default_factory=lambda: int(os.environ.get("DLCB_COMPILE_THREADS", "0")) or os.cpu_count() or 1)
 
