@@ -1,5 +1,5 @@
-"""Imports flow one way. The import graph is drawn from the sources, without running them, and held against the order
-that the design states: each layer imports only layers above it in the list."""
+"""Imports flow one way. The import graph is drawn from the sources, without running them, and held against
+the order that the design states: each layer imports only layers above it in the list."""
 
 import ast
 from collections.abc import Iterator
@@ -10,7 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-# Each line may import the lines above it, and itself where it is a folder; names on one line do not import each other.
+# Each line may import the lines above it, and itself where it is a folder; names on one line do not import
+# each other.
 COMPILER = (
     ("errors",),
     ("dtype", "options", "signature", "report", "source"),
@@ -29,11 +30,34 @@ COMPILER = (
     ("driver", "stages"),
     ("bench",),
 )
-FREE_OF_TORCH = ("errors", "dtype", "options", "signature", "report", "source", "expr", "solver", "shapes", "ir",
-                           "passes", "kgen", "build", "host", "describe", "explain")  # fmt: skip
+FREE_OF_TORCH = (
+    "errors",
+    "dtype",
+    "options",
+    "signature",
+    "report",
+    "source",
+    "expr",
+    "solver",
+    "shapes",
+    "ir",
+    "passes",
+    "kgen",
+    "build",
+    "host",
+    "describe",
+    "explain",
+)
 # what the server may name: the package itself, and these modules of it, which load no torch
-PUBLIC = ("compiler", "compiler.errors", "compiler.signature", "compiler.source", "compiler.explain", "compiler.report",
-          "kernel_cache")  # fmt: skip
+PUBLIC = (
+    "compiler",
+    "compiler.errors",
+    "compiler.signature",
+    "compiler.source",
+    "compiler.explain",
+    "compiler.report",
+    "kernel_cache",
+)
 LOADED_WITH_THE_PACKAGE = ("errors", "signature")  # the rest is loaded when it is named
 # (file, top-level package): imports inside a function, each with its reason
 LATE = {
@@ -81,7 +105,8 @@ def _imports(package: str) -> list[Import]:
 
 
 def _statements(body: list[ast.stmt], late: bool) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
-    """The imports of a block and whether they stand inside a function; what only a type checker reads is left out."""
+    """The imports of a block and whether they stand inside a function; what only a type checker reads is
+    left out."""
     for statement in body:
         if isinstance(statement, ast.Import | ast.ImportFrom):
             yield statement, late
@@ -155,9 +180,10 @@ def test_the_server_uses_public_names(imports):
 
 def test_torch_stays_where_it_belongs(imports):
     wrong = [
-        str(each) for each in imports["compiler"]
+        str(each)
+        for each in imports["compiler"]
         if each.target.split(".")[0] == "torch" and _part(each.file) in FREE_OF_TORCH
-    ]  # fmt: skip
+    ]
     wrong += [str(each) for each in imports["kernel_cache"] if each.target.split(".")[0] == "torch"]
     assert not wrong, "\n".join(wrong)
 
@@ -179,8 +205,9 @@ def test_no_import_cycle_between_modules(imports):
     edges: dict[str, set[str]] = {}
     modules = {
         path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
-        for package in imports for path in (ROOT / package).rglob("*.py")
-    }  # fmt: skip
+        for package in imports
+        for path in (ROOT / package).rglob("*.py")
+    }
     for rows in imports.values():
         for each in rows:
             if each.ours and not each.late:

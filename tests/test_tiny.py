@@ -1,5 +1,5 @@
-"""One small model through everything: captured, solved, fused, compiled, stored, explained, loaded, run at many shapes, refused
-where it must be, bundled, and started again from the bundle with no compiler."""
+"""One small model through everything: captured, solved, fused, compiled, stored, explained, loaded, run at
+many shapes, refused where it must be, bundled, and started again from the bundle with no compiler."""
 
 from pathlib import Path
 

@@ -1,4 +1,5 @@
-"""What the cases share: compile a factory's module as a user would, call it, and hold it against eager PyTorch."""
+"""What the cases share: compile a factory's module as a user would, call it, and hold it against eager
+PyTorch."""
 
 from __future__ import annotations
 
@@ -81,15 +82,25 @@ def declare(
 
 
 def compiled(
-    store: LayeredStore, factory: str, shapes: Mapping[str, Declared], *, types: Mapping[str, str] | None = None,
-    values: Mapping[str, Any] | None = None, outputs: int = 1, dims: Mapping[str, tuple[int, int | None]] | None = None,
+    store: LayeredStore,
+    factory: str,
+    shapes: Mapping[str, Declared],
+    *,
+    types: Mapping[str, str] | None = None,
+    values: Mapping[str, Any] | None = None,
+    outputs: int = 1,
+    dims: Mapping[str, tuple[int, int | None]] | None = None,
     options: CompileOptions = OPTIONS,
-) -> Case:  # fmt: skip
+) -> Case:
     """The model of `case_models:<factory>`; `shapes` declares its inputs."""
     source = ModelSource(
-        factory, "1", factory=f"case_models:{factory}", inputs=declare(shapes, types or {}, values or {}),
-        outputs=tuple(f"out{k}" for k in range(outputs)), dims=dims or {},
-    )  # fmt: skip
+        factory,
+        "1",
+        factory=f"case_models:{factory}",
+        inputs=declare(shapes, types or {}, values or {}),
+        outputs=tuple(f"out{k}" for k in range(outputs)),
+        dims=dims or {},
+    )
     compilation = compile_model(source, store, options)
     model = load_model(source, compilation.artifact_key, store)
     return Case(source, compilation.signature, compilation.report, model, Reference(load_module(source)))

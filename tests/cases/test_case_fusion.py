@@ -49,8 +49,15 @@ def _sources(case, target: Target) -> list[str]:
 
 
 @pytest.mark.parametrize("target", [Target.cpp(), Target.cuda()], ids=["cpp", "cuda"])
-@pytest.mark.parametrize(("factory", "free"), [("encoder", ("b", "s", 32)), ("convolution_net", ("n", 3, "h", "w")),
-                                               ("heads", ("b", "s", 32)), ("repeat_and_flip", ("m", "n"))])  # fmt: skip
+@pytest.mark.parametrize(
+    ("factory", "free"),
+    [
+        ("encoder", ("b", "s", 32)),
+        ("convolution_net", ("n", 3, "h", "w")),
+        ("heads", ("b", "s", 32)),
+        ("repeat_and_flip", ("m", "n")),
+    ],
+)
 def test_P3_no_division_and_nothing_twice(store, factory, free, target):
     for body in _sources(compiled(store, factory, {"x": free}), target):
         assert not re.search(r"[/%] *(?:\(int64_t\))?size", body), body
@@ -86,7 +93,8 @@ def test_R2_each_length_once(store):
         ours, theirs = _first_calls(case, eager, length)
         if ours > 2 * theirs:
             slow.append(length)
-    # another program of this machine may stop either at any moment: what was slow is asked again at fresh lengths
+    # another program of this machine may stop either at any moment: what was slow is asked again at fresh
+    # lengths
     slow = [
         n
         for n in slow

@@ -1,4 +1,5 @@
-"""Cases of the group Indices: a bad index is an error that names input, position and range, and reads nothing."""
+"""Cases of the group Indices: a bad index is an error that names input, position and range, and reads
+nothing."""
 
 import pytest
 import torch

@@ -1,4 +1,5 @@
-"""Cases of the group One binary: one compile serves every size, every broadcast pattern and every layout of the inputs."""
+"""Cases of the group One binary: one compile serves every size, every broadcast pattern and every layout of
+the inputs."""
 
 import itertools
 from pathlib import Path
@@ -73,8 +74,12 @@ def test_S10_a_sample_of_size_one_stays_free(tmp_path: Path):
 def test_S12_attention_over_many_lengths(store):
     shape = ("b", 2, "s", 16)
     case = compiled(store, "attention", {"q": shape, "k": shape, "v": shape})
-    masked = compiled(store, "masked_attention", {"q": shape, "k": shape, "v": shape, "mask": ("b", "s")},
-                      types={"mask": "bool"})  # fmt: skip
+    masked = compiled(
+        store,
+        "masked_attention",
+        {"q": shape, "k": shape, "v": shape, "mask": ("b", "s")},
+        types={"mask": "bool"},
+    )
     for length in (320, 256, 192, 128, 1):
         q, k, v = (random(2, 2, length, 16, seed=n) for n in range(3))
         case.agrees(q, k, v)
@@ -82,7 +87,7 @@ def test_S12_attention_over_many_lengths(store):
         masked.agrees(q, k, v, mask)
 
 
-# ---- every size with every layout -------------------------------------------------------------------------------------------
+# ---- every size with every layout ----------------------------------------------------------------
 
 
 def transposed(x):

@@ -109,9 +109,12 @@ def test_W25_concat_then_reshape_and_gathers(store):
         case.agrees(random(b, n), random(b, 3))
     assert case.refused(random(1, 2), random(1, 3))
     case = compiled(
-        store, "gathered", {"x": ("n", "m"), "rows": ("k", "m"), "columns": ("k", "l")},
-        types={"rows": "int64", "columns": "int64"}, values={"rows": (0, 1), "columns": (0, 1)},
-    )  # fmt: skip
+        store,
+        "gathered",
+        {"x": ("n", "m"), "rows": ("k", "m"), "columns": ("k", "l")},
+        types={"rows": "int64", "columns": "int64"},
+        values={"rows": (0, 1), "columns": (0, 1)},
+    )
     for n, m, k, width in ((3, 4, 5, 2), (1, 1, 1, 1), (7, 2, 3, 9)):
         case.agrees(random(n, m), torch.randint(0, n, (k, m)), torch.randint(0, m, (k, width)))
 

@@ -1,5 +1,5 @@
-"""The same random programs on their way through PyTorch: spelled as a module, captured without annotations, generalised, and
-compiled from what the bridge understood."""
+"""The same random programs on their way through PyTorch: spelled as a module, captured without annotations,
+generalised, and compiled from what the bridge understood."""
 
 from __future__ import annotations
 

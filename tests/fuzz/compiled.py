@@ -1,5 +1,5 @@
-"""Compiles many programs in one translation unit, since starting a C++ compiler is what costs time, and loads each as the
-server would: a CompiledModel with a host program of its own."""
+"""Compiles many programs in one translation unit, since starting a C++ compiler is what costs time, and
+loads each as the server would: a CompiledModel with a host program of its own."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def _renamed(step: Step, prefix: str) -> Step:
 def load(
     programs: Sequence[Ready], parameters: Sequence[Mapping[str, torch.Tensor]], store: LayeredStore
 ) -> list[CompiledModel]:
-    """The programs' models, compiled together by one run of the C++ compiler (none where the store holds the unit)."""
+    """The programs' models, compiled together by one run of the C++ compiler (none where the store holds
+    the unit)."""
     kernels = [kernel_set for each in programs for kernel_set in each.kernels]
     names = [kernel.name for kernel_set in kernels for kernel in kernel_set.variants]
     unit = (
@@ -105,7 +106,8 @@ def _model(
 
 
 class _Nothing:
-    """In place of eager PyTorch: what only that could serve is refused, so that no other tier hides a wrong result."""
+    """In place of eager PyTorch: what only that could serve is refused, so that no other tier hides a wrong
+    result."""
 
     tier = "eager"
 

@@ -1,6 +1,7 @@
-"""Draws random programs: an operator is chosen first, each as likely as any other, then operands that suit it are picked
-among the values so far or added as inputs. What depends on rounding (comparisons, floor, argmax, casts to integers) is
-applied only to values that every float type holds exactly, so that all who run the program must decide alike."""
+"""Draws random programs: an operator is chosen first, each as likely as any other, then operands that suit
+it are picked among the values so far or added as inputs. What depends on rounding (comparisons, floor,
+argmax, casts to integers) is applied only to values that every float type holds exactly, so that all who
+run the program must decide alike."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class Unsuited(Exception):
 
 @dataclass(frozen=True)
 class Facts:
-    """`stable`: the same bits in every float type. `tame`: also finite and small, so that an integer holds it."""
+    """`stable`: the same bits in every float type. `tame`: also finite and small, so that an integer holds
+    it."""
 
     stable: bool
     tame: bool
@@ -53,7 +55,7 @@ class Draft:
         self.facts: dict[str, Facts] = {}
         self.rebuild()
 
-    # ---- building -----------------------------------------------------------------------------------------------------
+    # ---- building --------------------------------------------------------------------------------
 
     def rebuild(self) -> None:
         """A builder that knows nothing but the steps that were kept."""
@@ -114,7 +116,7 @@ class Draft:
         self.facts[given.name] = Facts(True, values != "special")
         return given.name
 
-    # ---- choosing -----------------------------------------------------------------------------------------------------
+    # ---- choosing --------------------------------------------------------------------------------
 
     def chance(self, p: float) -> bool:
         return self.random.random() < p
@@ -129,16 +131,26 @@ class Draft:
         return [t for t in types if not t.is_float or t in self.floats]
 
     def pick(
-        self, types: Sequence[DType] = EVERY, rank: tuple[int, int] = (0, _LARGEST_RANK), stable: bool = False,
-        tame: bool = False, fits: Callable[[Value], bool] = lambda value: True, shape: Sequence[Expr | int] | None = None,
-    ) -> str:  # fmt: skip
-        """A value of one of these types and ranks: mostly one that is there, recent ones first; else a new input."""
+        self,
+        types: Sequence[DType] = EVERY,
+        rank: tuple[int, int] = (0, _LARGEST_RANK),
+        stable: bool = False,
+        tame: bool = False,
+        fits: Callable[[Value], bool] = lambda value: True,
+        shape: Sequence[Expr | int] | None = None,
+    ) -> str:
+        """A value of one of these types and ranks: mostly one that is there, recent ones first; else a new
+        input."""
         types = self.kinds(types)
         suited = [
-            name for name, v in self.values.items()
-            if v.dtype in types and rank[0] <= v.rank <= rank[1] and fits(v)
-            and (self.facts[name].stable or not stable) and (self.facts[name].tame or not tame)
-        ]  # fmt: skip
+            name
+            for name, v in self.values.items()
+            if v.dtype in types
+            and rank[0] <= v.rank <= rank[1]
+            and fits(v)
+            and (self.facts[name].stable or not stable)
+            and (self.facts[name].tame or not tame)
+        ]
         if suited and self.chance(0.85):
             return suited[-1 - min(int(self.random.expovariate(0.7)), len(suited) - 1)]
         if shape is None:
@@ -158,9 +170,11 @@ class Draft:
         x = self.values[name]
         types = self.kinds(types or (x.dtype,))
         there = [
-            other for other, v in self.values.items()
-            if v.dtype in types and v.shape[v.rank - min(v.rank, x.rank) :] == x.shape[x.rank - min(v.rank, x.rank) :]
-        ]  # fmt: skip
+            other
+            for other, v in self.values.items()
+            if v.dtype in types
+            and v.shape[v.rank - min(v.rank, x.rank) :] == x.shape[x.rank - min(v.rank, x.rank) :]
+        ]
         if there and values == "plain" and self.chance(0.5):
             return self.one(there)
         if values == "plain" and self.chance(0.15):
@@ -187,7 +201,7 @@ class Draft:
         return tuple(sorted(self.random.sample(range(rank), self.random.randint(1, rank))))
 
 
-# ---- one function a family of operators -------------------------------------------------------------------------------------
+# ---- one function a family of operators ----------------------------------------------------------
 
 Row = Callable[[Draft, str], Any]
 
@@ -197,7 +211,8 @@ def unary(types: Sequence[DType], stable: bool = False, keeps: bool = False, tam
 
 
 def edged(d: Draft, op: str) -> Any:
-    """An operator that is defined, or smooth, on part of the numbers: of exact values, or of values between 0 and 1."""
+    """An operator that is defined, or smooth, on part of the numbers: of exact values, or of values between
+    0 and 1."""
     if d.chance(0.5):
         return d.add(op, d.pick((*FLOATS, *FLOATS, INT64, BOOL), stable=True), stable=False)
     return d.add(op, d.add("sigmoid", d.pick(FLOATS)), stable=False)
@@ -426,8 +441,12 @@ def pool(d: Draft, op: str) -> Any:
     x = d.pick((FLOAT32,), rank=(rank, rank + 2))
     window = tuple(d.one((1, 2, 3)) for _ in range(rank))
     padding = tuple(d.one((0, w // 2)) for w in window)
-    options: dict[str, Any] = {"window": window, "stride": tuple(d.one((1, 2)) for _ in window), "padding": padding,
-                               "ceil_mode": d.chance(0.3)}  # fmt: skip
+    options: dict[str, Any] = {
+        "window": window,
+        "stride": tuple(d.one((1, 2)) for _ in window),
+        "padding": padding,
+        "ceil_mode": d.chance(0.3),
+    }
     if op == "avg_pool":
         options["count_include_pad"] = d.chance(0.5)
     else:
@@ -468,8 +487,12 @@ def batch_norm(d: Draft, op: str) -> Any:
 
 
 def group_norm(d: Draft, op: str) -> Any:
-    x = d.pick(FLOATS, rank=(3, 4), fits=lambda v: v.shape[1].is_const and v.shape[1].value % 2 == 0,
-               shape=[d.dim(), as_expr(4), d.dim()])  # fmt: skip
+    x = d.pick(
+        FLOATS,
+        rank=(3, 4),
+        fits=lambda v: v.shape[1].is_const and v.shape[1].value % 2 == 0,
+        shape=[d.dim(), as_expr(4), d.dim()],
+    )
     value = d.values[x]
     return d.add(op, x, *weights(d, value.shape[1:2], value.dtype, d.one((0, 2))), groups=2, eps=1e-5)
 
@@ -542,8 +565,12 @@ def linear(d: Draft, op: str) -> Any:
 
 def convolution(d: Draft, op: str) -> Any:
     rank = d.one((1, 2))
-    x = d.pick((FLOAT32,), rank=(rank + 2, rank + 2), fits=lambda v: v.shape[1].is_const and v.shape[1].value > 0,
-               shape=[d.dim(), as_expr(4), *(d.dim() for _ in range(rank))])  # fmt: skip
+    x = d.pick(
+        (FLOAT32,),
+        rank=(rank + 2, rank + 2),
+        fits=lambda v: v.shape[1].is_const and v.shape[1].value > 0,
+        shape=[d.dim(), as_expr(4), *(d.dim() for _ in range(rank))],
+    )
     channels = d.values[x].shape[1].value
     groups = 2 if channels % 2 == 0 and d.chance(0.3) else 1
     window = [d.one((1, 3)) for _ in range(rank)]
@@ -575,29 +602,88 @@ ROWS: dict[str, Row] = {
     **dict.fromkeys(("neg", "abs"), unary(NUMBERS, keeps=True)),
     **dict.fromkeys(("sign", "floor", "ceil", "trunc", "round"), unary(NUMBERS, stable=True, keeps=True)),
     "relu": unary(NUMBERS, keeps=True),
-    **dict.fromkeys(["exp", "exp2", "expm1", "sin", "cos", "tan", "atan", "sinh", "cosh", "tanh", "erf", "reciprocal", "sigmoid"],
-                    unary((*FLOATS, *FLOATS, INT64, BOOL))),
+    **dict.fromkeys(
+        [
+            "exp",
+            "exp2",
+            "expm1",
+            "sin",
+            "cos",
+            "tan",
+            "atan",
+            "sinh",
+            "cosh",
+            "tanh",
+            "erf",
+            "reciprocal",
+            "sigmoid",
+        ],
+        unary((*FLOATS, *FLOATS, INT64, BOOL)),
+    ),
     **dict.fromkeys(["log", "log2", "log10", "log1p", "sqrt", "rsqrt", "asin", "acos"], edged),
-    "silu": unary(FLOATS), "gelu": gelu, "cast": cast,
+    "silu": unary(FLOATS),
+    "gelu": gelu,
+    "cast": cast,
     **dict.fromkeys(("isnan", "isinf"), unary(FLOATS, stable=True)),
-    "logical_not": unary(EVERY, stable=True), "bitwise_not": unary((*INTEGERS, BOOL)),
-    **dict.fromkeys(("add", "mul"), binary(EVERY)), "sub": binary(NUMBERS), "div": binary(EVERY),
-    **dict.fromkeys(("floordiv", "mod", "fmod"), division), "pow": power,
-    **dict.fromkeys(("minimum", "maximum"), binary(EVERY, keeps=True)), "atan2": binary(FLOATS, stable=True),
+    "logical_not": unary(EVERY, stable=True),
+    "bitwise_not": unary((*INTEGERS, BOOL)),
+    **dict.fromkeys(("add", "mul"), binary(EVERY)),
+    "sub": binary(NUMBERS),
+    "div": binary(EVERY),
+    **dict.fromkeys(("floordiv", "mod", "fmod"), division),
+    "pow": power,
+    **dict.fromkeys(("minimum", "maximum"), binary(EVERY, keeps=True)),
+    "atan2": binary(FLOATS, stable=True),
     **dict.fromkeys(["eq", "ne", "lt", "le", "gt", "ge"], binary(EVERY, stable=True)),
     **dict.fromkeys(("logical_and", "logical_or", "logical_xor"), binary(EVERY, stable=True)),
-    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), binary((*INTEGERS, BOOL))), "where": where,
-    "reshape": reshape, "permute": permute, "expand": expand, "slice": slice_, "select": select, "concat": concat, "pad": pad,
-    "flip": flip, "repeat": repeat, "roll": roll, "tril": triangle, "triu": triangle, "upsample_nearest": upsample,
-    "upsample_bilinear": upsample, "full": full, "arange": arange, "eye": eye,
-    **dict.fromkeys(("sum", "prod"), fold(EVERY)), **dict.fromkeys(("any", "all"), fold(EVERY, stable=True)),
-    **dict.fromkeys(("max", "min"), fold(EVERY, keeps=True)), "mean": fold(NUMBERS), "var": variance,
-    "argmax": position, "argmin": position, "softmax": along(FLOATS), "log_softmax": along(FLOATS),
-    "cumsum": along((FLOAT32, INT64, BOOL)), "max_pool": pool, "sum_pool": pool, "avg_pool": pool, "adaptive_avg_pool": adaptive,
-    "layer_norm": norm, "rms_norm": norm, "batch_norm": batch_norm, "group_norm": group_norm, "embedding": embedding,
-    "gather": gather, "take_along": gather, "index_select": index_select, "advanced_index": advanced_index, "one_hot": one_hot,
-    "matmul": matmul, "linear": linear, "convolution": convolution, "attention": attention,
-}  # fmt: skip
+    **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), binary((*INTEGERS, BOOL))),
+    "where": where,
+    "reshape": reshape,
+    "permute": permute,
+    "expand": expand,
+    "slice": slice_,
+    "select": select,
+    "concat": concat,
+    "pad": pad,
+    "flip": flip,
+    "repeat": repeat,
+    "roll": roll,
+    "tril": triangle,
+    "triu": triangle,
+    "upsample_nearest": upsample,
+    "upsample_bilinear": upsample,
+    "full": full,
+    "arange": arange,
+    "eye": eye,
+    **dict.fromkeys(("sum", "prod"), fold(EVERY)),
+    **dict.fromkeys(("any", "all"), fold(EVERY, stable=True)),
+    **dict.fromkeys(("max", "min"), fold(EVERY, keeps=True)),
+    "mean": fold(NUMBERS),
+    "var": variance,
+    "argmax": position,
+    "argmin": position,
+    "softmax": along(FLOATS),
+    "log_softmax": along(FLOATS),
+    "cumsum": along((FLOAT32, INT64, BOOL)),
+    "max_pool": pool,
+    "sum_pool": pool,
+    "avg_pool": pool,
+    "adaptive_avg_pool": adaptive,
+    "layer_norm": norm,
+    "rms_norm": norm,
+    "batch_norm": batch_norm,
+    "group_norm": group_norm,
+    "embedding": embedding,
+    "gather": gather,
+    "take_along": gather,
+    "index_select": index_select,
+    "advanced_index": advanced_index,
+    "one_hot": one_hot,
+    "matmul": matmul,
+    "linear": linear,
+    "convolution": convolution,
+    "attention": attention,
+}
 
 
 def program(seed: int, for_bridge: bool = False) -> Program:
@@ -618,8 +704,8 @@ def program(seed: int, for_bridge: bool = False) -> Program:
 
 
 def trimmed(p: Program) -> Program:
-    """`p` with the unread values as its outputs, or the same outputs, and without inputs and steps that these do not need.
-    Inputs that alone show a free dim stay."""
+    """`p` with the unread values as its outputs, or the same outputs, and without inputs and steps that
+    these do not need. Inputs that alone show a free dim stay."""
     read = {name for step in p.steps for name in step.operands}
     outputs = p.outputs or tuple(step.name for step in p.steps if step.name not in read)
     needed = set(outputs)
@@ -651,7 +737,7 @@ def _sizes(value: Any) -> set[Expr]:
     return set()
 
 
-# ---- inputs -----------------------------------------------------------------------------------------------------------------
+# ---- inputs --------------------------------------------------------------------------------------
 
 
 def parameters(p: Program) -> dict[str, torch.Tensor]:

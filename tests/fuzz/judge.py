@@ -1,10 +1,13 @@
-"""Runs one compiled program at drawn sizes and strides beside eager PyTorch and the oracle, and says where it is wrong.
+"""Runs one compiled program at drawn sizes and strides beside eager PyTorch and the oracle, and says where
+it is wrong.
 
-A float agrees as bridge/agreement.py says: error against the oracle's float64 at most 1.5 times eager's own plus a floor;
-rounding the exact result to its type is no error. Integers and bools are eager's, or the oracle's.
+A float agrees as bridge/agreement.py says: error against the oracle's float64 at most 1.5 times eager's own
+plus a floor; rounding the exact result to its type is no error. Integers and bools are eager's, or the
+oracle's.
 
-Eager's own error is one draw, and may be small by luck where a program cancels or amplifies. What is beyond it is therefore
-held against the error that rounding alone would cause: the oracle runs again with every rounded value a few units off."""
+Eager's own error is one draw, and may be small by luck where a program cancels or amplifies. What is beyond
+it is therefore held against the error that rounding alone would cause: the oracle runs again with every
+rounded value a few units off."""
 
 from __future__ import annotations
 
@@ -38,9 +41,9 @@ _RATIO = 1.5
 
 @dataclass
 class Verdict:
-    """What came of one program. `failures` are lines for people, empty where all agree; `shapes` is how many were run,
-    `refused` how many both sides refused, `narrow` how many only we did, `noisy` how many outputs were beyond eager's own
-    error, but within what rounding does to the program."""
+    """What came of one program. `failures` are lines for people, empty where all agree; `shapes` is how
+    many were run, `refused` how many both sides refused, `narrow` how many only we did, `noisy` how many
+    outputs were beyond eager's own error, but within what rounding does to the program."""
 
     failures: list[str] = field(default_factory=list)
     shapes: int = 0
@@ -50,8 +53,8 @@ class Verdict:
 
 
 def judge(program: Program, each: Ready, model: CompiledModel, count: int) -> Verdict:
-    """`model` at up to `count` tuples of sizes that its guards accept. `each` may come from the bridge; what is exact is
-    asked of the program's own graph."""
+    """`model` at up to `count` tuples of sizes that its guards accept. `each` may come from the bridge;
+    what is exact is asked of the program's own graph."""
     verdict, own = Verdict(), graph(program)
     dice = random.Random(program.seed)
     parameters = draw.parameters(program)
@@ -70,7 +73,8 @@ def judge(program: Program, each: Ready, model: CompiledModel, count: int) -> Ve
 
 
 def drawn_sizes(program: Program, own: Graph, each: Ready, dice: random.Random) -> Iterator[dict[str, int]]:
-    """Sizes of the free dims: all 1, all 2, all odd, one 0, then whatever the dice say; nothing too large for the oracle."""
+    """Sizes of the free dims: all 1, all 2, all odd, one 0, then whatever the dice say; nothing too large
+    for the oracle."""
     names = program.size_names
     firsts = [dict.fromkeys(names, 1), dict.fromkeys(names, 2), {n: 3 + 2 * k for k, n in enumerate(names)}]
     firsts += [{n: 0 if n == empty else 4 for n in names} for empty in names]
@@ -97,8 +101,8 @@ def _grid(node: Node, sizes: dict[str, int]) -> int:
 
 
 def strided(tensor: torch.Tensor, dice: random.Random) -> torch.Tensor:
-    """The same values in other memory: contiguous, transposed, every second element, an offset view, or expanded (then
-    with the values of its first row)."""
+    """The same values in other memory: contiguous, transposed, every second element, an offset view, or
+    expanded (then with the values of its first row)."""
     kind = dice.choice(("contiguous", "transposed", "stepped", "offset", "expanded"))
     if tensor.dim() == 0 or kind == "contiguous":
         return tensor
@@ -120,7 +124,7 @@ def strided(tensor: torch.Tensor, dice: random.Random) -> torch.Tensor:
     return view
 
 
-# ---- one run ----------------------------------------------------------------------------------------------------------------
+# ---- one run -------------------------------------------------------------------------------------
 
 
 def _eager(
@@ -151,9 +155,14 @@ def _array(x: torch.Tensor) -> object:
 
 
 def _run(
-    program: Program, own: Graph, model: CompiledModel, tensors: dict[str, torch.Tensor],
-    parameters: dict[str, torch.Tensor], sizes: dict[str, int], verdict: Verdict,
-) -> None:  # fmt: skip
+    program: Program,
+    own: Graph,
+    model: CompiledModel,
+    tensors: dict[str, torch.Tensor],
+    parameters: dict[str, torch.Tensor],
+    sizes: dict[str, int],
+    verdict: Verdict,
+) -> None:
     eager = _eager(program, {**tensors, **parameters}, sizes)
     exact = _exact(own, tensors, parameters)
     try:
@@ -186,7 +195,8 @@ def _complaint(ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> 
     ideal = exact.to(eager.dtype)
     if not eager.dtype.is_floating_point:
         return _first(ours, eager, exact, (ours != eager) & (ours != ideal))
-    # NaN and infinities: eager's or the exact ones; where eager overflows on the way, a finite result is judged by the exact one
+    # NaN and infinities: eager's or the exact ones; where eager overflows on the way, a finite result is
+    # judged by the exact one
     same = (ours == eager) | (ours == ideal) | (ours.isnan() & (eager.isnan() | ideal.isnan()))
     odd = ~same & ~(ours.isfinite() & ideal.isfinite())
     if bool(odd.any()):
@@ -202,7 +212,8 @@ def _first(ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, wrong: 
     if not bool(wrong.any()):
         return ""
     place = tuple(wrong.nonzero()[0].tolist())
-    return f"{int(wrong.sum())} of {wrong.numel()} elements, at {list(place)} {ours[place]}, eager {eager[place]}, exact {exact[place]}"
+    what = f"{int(wrong.sum())} of {wrong.numel()} elements, at {list(place)}"
+    return f"{what} {ours[place]}, eager {eager[place]}, exact {exact[place]}"
 
 
 def _is_noise(
@@ -219,7 +230,8 @@ def _is_noise(
 def shaken(
     program: Program, tensors: dict[str, torch.Tensor], generator: torch.Generator
 ) -> list[torch.Tensor]:
-    """The outputs in float64 with every rounded value moved by up to four units in the last place of a float32."""
+    """The outputs in float64 with every rounded value moved by up to four units in the last place of a
+    float32."""
     values = {name: (x.double() if x.is_floating_point() else x) for name, x in tensors.items()}
     sizes = {
         s.value: n

@@ -1,5 +1,5 @@
-"""A program as data: inputs and steps by name, so that it can be drawn, built as a graph, spelled in PyTorch, printed
-and made smaller. Sizes are expressions over named size variables."""
+"""A program as data: inputs and steps by name, so that it can be drawn, built as a graph, spelled in
+PyTorch, printed and made smaller. Sizes are expressions over named size variables."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Input:
-    """A tensor from outside. `values` says how it is filled: "plain" (multiples of a quarter, exact in every float
-    type), "finite" (the same, never made special), "special" (with NaN and infinities), "divisor" (no zeros),
-    "positive", or a pair of sizes that bound indices."""
+    """A tensor from outside. `values` says how it is filled: "plain" (multiples of a quarter, exact in
+    every float type), "finite" (the same, never made special), "special" (with NaN and infinities),
+    "divisor" (no zeros), "positive", or a pair of sizes that bound indices."""
 
     name: str
     shape: tuple[Expr, ...]
@@ -42,8 +42,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """`outputs` are names of values. `seed` is where it came from. `rounded` names the steps whose floats are not exact: on
-    them no decision depends."""
+    """`outputs` are names of values. `seed` is where it came from. `rounded` names the steps whose floats
+    are not exact: on them no decision depends."""
 
     seed: int
     inputs: tuple[Input, ...]
@@ -63,7 +63,8 @@ class Program:
 
 
 def graph(program: Program) -> Graph:
-    """The program as a graph with a system of its own. Raises ShapeError where its sizes contradict each other."""
+    """The program as a graph with a system of its own. Raises ShapeError where its sizes contradict each
+    other."""
     build = GraphBuilder(f"p{program.seed}")
     for name in program.size_names:
         build.system.fresh(name)

@@ -1,5 +1,5 @@
-"""A long run of random programs: python -m tests.fuzz.run --programs 2000 --seed 0. Prints failures made small, counts, and
-the operators that were met least; the exit status is 1 where anything failed."""
+"""A long run of random programs: python -m tests.fuzz.run --programs 2000 --seed 0. Prints failures made
+small, counts, and the operators that were met least; the exit status is 1 where anything failed."""
 
 from __future__ import annotations
 
@@ -42,18 +42,22 @@ def main() -> int:
             for failure in tally.failures[told:]:
                 print(f"seed {failure.program.seed}: {failure.kind}\n    {failure.lines[0][:300]}")
             told = len(tally.failures)
-            print(f"{tally.programs} programs, {tally.kernels} kernels, {tally.verdict.shapes} shapes, {told} failures, "
-                  f"{time.monotonic() - start:.0f} s", flush=True)  # fmt: skip
+            print(f"{_counts(tally)}, {time.monotonic() - start:.0f} s", flush=True)
         kinds = {failure.kind: failure for failure in reversed(tally.failures)}
         for failure in list(kinds.values())[: given.shrink]:
             print(smaller(failure, given.shapes, store, given.bridge), flush=True)
-    total = tally.verdict
-    print(f"seeds {given.seed} to {given.seed + given.programs - 1}: {tally.programs} programs, {tally.kernels} kernels, "
-          f"{total.shapes} shapes run, {total.refused} refused ({total.narrow} of them by us alone), {total.noisy} outputs within "
-          f"what rounding does, {len(tally.failures)} failures")  # fmt: skip
+    print(f"seeds {given.seed} to {given.seed + given.programs - 1}: {_counts(tally)}")
     counts = sorted((tally.covered[name], name) for name in ops.OPS if name not in _OPAQUE)
     print("least covered:", ", ".join(f"{name} {count}" for count, name in counts[:12]))
     return 1 if tally.failures else 0
+
+
+def _counts(tally: Tally) -> str:
+    total = tally.verdict
+    ran = f"{tally.programs} programs, {tally.kernels} kernels, {total.shapes} shapes run"
+    refused = f"{total.refused} refused ({total.narrow} of them by us alone)"
+    noisy = f"{total.noisy} outputs within what rounding does"
+    return f"{ran}, {refused}, {noisy}, {len(tally.failures)} failures"
 
 
 if __name__ == "__main__":

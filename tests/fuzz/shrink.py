@@ -1,5 +1,5 @@
-"""Makes a failing program smaller while it still fails in the same way: fewer outputs, and operators replaced by one of their
-operands, by an input or by a constant."""
+"""Makes a failing program smaller while it still fails in the same way: fewer outputs, and operators
+replaced by one of their operands, by an input or by a constant."""
 
 from __future__ import annotations
 

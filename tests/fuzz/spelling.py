@@ -1,5 +1,5 @@
-"""How eager PyTorch spells each operator of the intermediate representation, and a module that runs a whole random
-program so: the eager side of the comparison, and what the bridge captures."""
+"""How eager PyTorch spells each operator of the intermediate representation, and a module that runs a whole
+random program so: the eager side of the comparison, and what the bridge captures."""
 
 from __future__ import annotations
 
@@ -43,6 +43,10 @@ def _pad(x: torch.Tensor, low: Sequence[int], high: Sequence[int], value: float 
     return F.pad(x, amounts, value=value)
 
 
+def _flip(x: torch.Tensor, axes: Sequence[int]) -> torch.Tensor:
+    return torch.flip(x, axes)
+
+
 def _prod(x: torch.Tensor, axes: Sequence[int], keepdim: bool = False) -> torch.Tensor:
     for axis in sorted(axes, reverse=True):
         x = x.prod(axis, keepdim=keepdim)
@@ -71,9 +75,14 @@ def _max_pool(x: torch.Tensor, window: Sequence[int], **options: Any) -> torch.T
 
 
 def _avg_pool(
-    x: torch.Tensor, window: Sequence[int], stride: Sequence[int], padding: Sequence[int], ceil_mode: bool = False,
-    count_include_pad: bool = True, divisor: int | None = None,
-) -> torch.Tensor:  # fmt: skip
+    x: torch.Tensor,
+    window: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor: int | None = None,
+) -> torch.Tensor:
     if len(window) == 1:
         return _pool(
             x, 1, lambda rows: F.avg_pool1d(rows, window, stride, padding, ceil_mode, count_include_pad)
@@ -84,9 +93,13 @@ def _avg_pool(
 
 
 def _sum_pool(
-    x: torch.Tensor, window: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
+    x: torch.Tensor,
+    window: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
     ceil_mode: bool = False,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     flat = len(window) == 1
     window, stride, padding = (
         (n, *given) if flat else given for n, given in ((1, window), (1, stride), (0, padding))
@@ -134,8 +147,15 @@ def _group_norm(x: torch.Tensor, *affine: torch.Tensor, groups: int, eps: float)
     return F.group_norm(x, groups, *affine, eps=eps)
 
 
-def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None, *,
-               scale: float | None = None, causal: bool = False) -> torch.Tensor:  # fmt: skip
+def _attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    *,
+    scale: float | None = None,
+    causal: bool = False,
+) -> torch.Tensor:
     return F.scaled_dot_product_attention(q, k, v, mask, scale=scale, is_causal=causal)
 
 
@@ -148,16 +168,69 @@ def _arange(start: int, stop: int, step: int, dtype: torch.dtype) -> torch.Tenso
     return torch.arange(start, stop, step, dtype=dtype)
 
 
-_BY_NAME = ["neg", "abs", "sign", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "erf", "floor", "ceil", "trunc", "round", "isnan", "isinf", "logical_not", "bitwise_not", "reciprocal", "relu", "sigmoid", "logical_and", "logical_or", "logical_xor"]
-_JOINED = (
-    ["add", "sub", "mul", "fmod", "pow", "minimum", "maximum", "eq", "ne", "lt", "le", "gt", "ge", "bitwise_and", "bitwise_or", "bitwise_xor", "matmul"]
-)
+_BY_NAME = [
+    "neg",
+    "abs",
+    "sign",
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "sqrt",
+    "rsqrt",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "erf",
+    "floor",
+    "ceil",
+    "trunc",
+    "round",
+    "isnan",
+    "isinf",
+    "logical_not",
+    "bitwise_not",
+    "reciprocal",
+    "relu",
+    "sigmoid",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+]
+_JOINED = [
+    "add",
+    "sub",
+    "mul",
+    "fmod",
+    "pow",
+    "minimum",
+    "maximum",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "matmul",
+]
 
 SPELLED: dict[str, Spelled] = {
     **{name: getattr(torch, name) for name in _BY_NAME},
     **{name: joined(getattr(torch, name)) for name in _JOINED},
     "silu": F.silu,
-    "gelu": lambda x, approximate="none": F.gelu(x, approximate=approximate),
+    "gelu": F.gelu,
     "cast": lambda x, dtype: x.to(dtype),
     "div": joined(torch.div),
     "atan2": joined(torch.atan2),
@@ -171,11 +244,11 @@ SPELLED: dict[str, Spelled] = {
     "select": lambda x, axis, index: x.select(axis, index),
     "concat": lambda *xs, axis: torch.cat(common(*xs), axis),
     "pad": _pad,
-    "flip": lambda x, axes: torch.flip(x, axes),
+    "flip": _flip,
     "repeat": lambda x, counts: x.repeat(counts),
     "roll": lambda x, axis, shift: torch.roll(x, shift, axis),
-    "tril": lambda x, diagonal=0: torch.tril(x, diagonal),
-    "triu": lambda x, diagonal=0: torch.triu(x, diagonal),
+    "tril": torch.tril,
+    "triu": torch.triu,
     "upsample_nearest": _resize("nearest"),
     "upsample_bilinear": _resize("bilinear"),
     "full": lambda shape, value, dtype: torch.full(shape, value, dtype=dtype),
@@ -197,8 +270,8 @@ SPELLED: dict[str, Spelled] = {
     ),
     "argmax": lambda x, axis, keepdim=False: torch.argmax(x, axis, keepdim=keepdim),
     "argmin": lambda x, axis, keepdim=False: torch.argmin(x, axis, keepdim=keepdim),
-    "softmax": lambda x, axis: torch.softmax(x, axis),
-    "log_softmax": lambda x, axis: torch.log_softmax(x, axis),
+    "softmax": torch.softmax,
+    "log_softmax": torch.log_softmax,
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
     "batch_norm": _batch_norm,
@@ -212,7 +285,7 @@ SPELLED: dict[str, Spelled] = {
     "one_hot": lambda ids, classes: F.one_hot(ids.long(), classes),
     "linear": F.linear,
     "convolution": _convolution,
-    "cumsum": lambda x, axis: torch.cumsum(x, axis),
+    "cumsum": torch.cumsum,
 }
 
 

@@ -1,5 +1,5 @@
-"""A bounded run of random programs. A failure prints its seed and a smaller program; tests/fuzz/run.py runs as many as one
-likes."""
+"""A bounded run of random programs. A failure prints its seed and a smaller program; tests/fuzz/run.py runs
+as many as one likes."""
 
 import warnings
 from collections.abc import Iterator
@@ -50,8 +50,8 @@ def test_random_programs_through_the_bridge(tmp_path):
 
 
 def test_every_operator_is_drawn():
-    """`eager` has no rule; `contiguous` and `convolution_nhwc` are what the layout pass makes of convolutions; the rest of what
-    is missing are the parts of composites."""
+    """`eager` has no rule; `contiguous` and `convolution_nhwc` are what the layout pass makes of
+    convolutions; the rest of what is missing are the parts of composites."""
     parts = {"adaptive_sum_pool", "adaptive_count", "window_count"}
     assert {*ops.OPS} - {*draw.ROWS} - parts == {"eager", "contiguous", "convolution_nhwc"}
 
