@@ -1,6 +1,8 @@
-"""How an operator reads its operands: the coordinates that its `at` rule takes each one at, found by running the rule.
+"""How an operator reads its operands: the coordinates that its `at` rule
+takes each one at, found by running the rule.
 
-Fusion, views and the proof that batch rows are independent all ask this one question, so none of them lists operators."""
+Fusion, views and the proof that batch rows are independent all ask this one
+question, so none of them lists operators."""
 
 from __future__ import annotations
 
@@ -10,8 +12,7 @@ from dataclasses import dataclass
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import TRUE, ZERO, as_expr, cast, index, load, not_equal, where
 from dlcb.compiler.ir.graph import Node, Value
-from dlcb.compiler.ir.op import Shape, Type
-
+from dlcb.compiler.ir.op import Shape
 
 _FARTHEST = 32  # nodes a coordinate computation may span
 
@@ -27,7 +28,8 @@ class Access:
 
 @dataclass(frozen=True)
 class Reading:
-    """What one node reads to make the element at `out`: output indices, reduction indices, reads, and the scalar body.
+    """What one node reads to make the element at `out`: output indices,
+    reduction indices, reads, and the scalar body.
 
     In `body` a read of operand k appears as a load from "operand k" whose offset says which access it is."""
 
@@ -38,7 +40,8 @@ class Reading:
 
 
 class _Recorder:
-    """An operand that notes how it is read. One made of coordinates alone (an arange) gives its element as an expression."""
+    """An operand that notes how it is read. One made of coordinates alone (an
+    arange) gives its element as an expression."""
 
     def __init__(self, number: int, value: Value, reads: list[Access]) -> None:
         self.number, self.value, self.type, self.reads = number, value, value.type, reads
@@ -49,7 +52,7 @@ class _Recorder:
         return self.type.shape
 
     @property
-    def dtype(self):  # noqa: ANN201 - see Operand
+    def dtype(self):
         return self.type.dtype
 
     def __getitem__(self, coordinates: Sequence[Expr]) -> Expr:
@@ -74,7 +77,8 @@ class _Recorder:
 
 
 def broadcast_coordinates(shape: Shape, i: Sequence[Expr]) -> tuple[Expr, ...]:
-    """Coordinates in a tensor of `shape` for output coordinates `i`: trailing axes; size 1, known or at run time, reads 0."""
+    """Coordinates in a tensor of `shape` for output coordinates `i`: trailing
+    axes; size 1, known or at run time, reads 0."""
     trailing = i[len(i) - len(shape) :]
     return tuple(_broadcast(size, coordinate) for size, coordinate in zip(shape, trailing, strict=True))
 
@@ -94,22 +98,31 @@ def read(node: Node) -> Reading:
     extents = node.op.over(*(v.type for v in node.inputs), **node.attributes) if node.op.over else ()
     over = tuple(index(f"r{axis}", size) for axis, size in enumerate(extents))
     reads: list[Access] = []
-    body = node.op.at(out, over, *(_Recorder(k, v, reads) for k, v in enumerate(node.inputs)), **node.attributes)
+    body = node.op.at(
+        out, over, *(_Recorder(k, v, reads) for k, v in enumerate(node.inputs)), **node.attributes
+    )
     return Reading(out, over, tuple(reads), body)
 
 
 def from_coordinates(value: Value, coordinates: Sequence[Expr]) -> Expr | None:
-    """The element of `value` at `coordinates` where it is made of coordinates alone, with no data read; else None."""
+    """The element of `value` at `coordinates` where it is made of
+    coordinates alone, with no data read; else None."""
     if not is_computed(value):
         return None
     node = value.producer
     assert node is not None and node.op.at is not None
     reads: list[Access] = []
-    return node.op.at(tuple(coordinates), (), *(_Recorder(k, v, reads) for k, v in enumerate(node.inputs)), **node.attributes)
+    return node.op.at(
+        tuple(coordinates),
+        (),
+        *(_Recorder(k, v, reads) for k, v in enumerate(node.inputs)),
+        **node.attributes,
+    )
 
 
 def is_computed(value: Value) -> bool:
-    """Is `value` made by fills, ranges, movements and pointwise operators alone? Looks a bounded number of nodes back."""
+    """Is `value` made by fills, ranges, movements and pointwise operators
+    alone? Looks a bounded number of nodes back."""
     stack, seen = [value], set()
     while stack:
         node = stack.pop().producer

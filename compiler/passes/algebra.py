@@ -1,5 +1,6 @@
-"""Rewrites that hold for every size: a batch norm joins the convolution before it, products of one tensor with several
-weights become one, and what is computed from coordinates alone is replaced by its value where that is a constant.
+"""Rewrites that hold for every size: a batch norm joins the convolution before it, products of
+one tensor with several weights become one, and what is computed from coordinates alone is
+replaced by its value where that is a constant.
 
 Weight values are never seen here: new weights are expressions over parameters, evaluated once at load."""
 
@@ -14,7 +15,8 @@ from dlcb.compiler.passes.access import from_coordinates
 
 
 def fold_batch_norms(graph: Graph) -> Graph:
-    """batch_norm(convolution(x, w, b)) -> convolution(x, w * s, (b - mean) * s + beta), s = gamma / sqrt(var + eps)."""
+    """batch_norm(convolution(x, w, b)) -> convolution(x, w * s, (b -
+    mean) * s + beta), s = gamma / sqrt(var + eps)."""
     users = graph.users()
 
     def replace(build: GraphBuilder, node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
@@ -49,7 +51,8 @@ def _affine(build: GraphBuilder, node: Node, statistics: tuple[Value, ...]) -> t
 
 
 def merge_linears(graph: Graph) -> Graph:
-    """linear(x, w1), linear(x, w2), ... -> slices of linear(x, concat(w1, w2, ...)): one product in place of several."""
+    """linear(x, w1), linear(x, w2), ... -> slices of linear(x, concat(w1,
+    w2, ...)): one product in place of several."""
     families: dict[tuple, list[Node]] = {}
     for node in graph.nodes:
         if node.op is ops.linear and all(v.kind == "parameter" for v in node.inputs[1:]):
@@ -77,18 +80,29 @@ def merge_linears(graph: Graph) -> Graph:
 
 
 def evaluate_coordinates(graph: Graph) -> Graph:
-    """A value made of coordinates alone whose element is the same everywhere -> full; x & full(true) -> expand(x)."""
+    """A value made of coordinates alone whose element is the same
+    everywhere -> full; x & full(true) -> expand(x)."""
 
     def replace(build: GraphBuilder, node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
         if node.op.kind == "pointwise":
-            element = from_coordinates(node.result, [index(f"i{k}", size) for k, size in enumerate(node.result.shape)])
+            element = from_coordinates(
+                node.result, [index(f"i{k}", size) for k, size in enumerate(node.result.shape)]
+            )
             element = None if element is None else graph.system.simplify(element)
             if element is not None and element.is_const:
-                return (build.apply(ops.full, shape=node.result.shape, value=element.value, dtype=node.result.dtype),)
+                return (
+                    build.apply(
+                        ops.full, shape=node.result.shape, value=element.value, dtype=node.result.dtype
+                    ),
+                )
         if node.op in (ops.logical_and, ops.bitwise_and):
             for x, y in (inputs, inputs[::-1]):
                 if _always_true(y) and x.dtype is node.result.dtype:
-                    return (x if x.shape == node.result.shape else build.apply(ops.expand, x, shape=node.result.shape),)
+                    return (
+                        x
+                        if x.shape == node.result.shape
+                        else build.apply(ops.expand, x, shape=node.result.shape),
+                    )
         return None
 
     return rewrite(graph, replace)

@@ -7,7 +7,8 @@ stand between (pooling, concatenation) read and write channels-last memory becau
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from dlcb.compiler.expr.node import ONE
 from dlcb.compiler.ir import ops
@@ -28,7 +29,27 @@ def _is_image_convolution(node: Node) -> bool:
     return node.op is ops.convolution and node.result.rank == _IMAGE_RANK
 
 
+def _is_depthwise(node: Node) -> bool:
+    if not _is_image_convolution(node):
+        return False
+    wide, narrow = (node.inputs[1].shape[axis] for axis in (0, 1))
+    return narrow is ONE and wide.is_const and wide.value == node.attributes["groups"] > 1
+
+
+def _depthwise(build: GraphBuilder, inputs: tuple[Value, ...], attributes: Mapping[str, Any]) -> Value:
+    """Libraries plan a depthwise convolution for seconds at each new shape; a kernel of ours takes any shape, and what follows
+    joins it."""
+    x, weight, *bias = inputs
+    channels, _, *window = weight.shape
+    weight = build.apply(ops.permute, build.apply(ops.reshape, weight, shape=(channels, *window)), order=(1, 2, 0))
+    geometry = {name: value for name, value in attributes.items() if name != "groups"}
+    y = build.apply(ops.depthwise_nhwc, _last(build, x), build.apply(ops.contiguous, weight), **geometry)
+    return build.apply(ops.add, y, bias[0]) if bias else y
+
+
 def _replace(build: GraphBuilder, node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
+    if _is_depthwise(node):
+        return (_first(build, _depthwise(build, inputs, node.attributes)),)
     if _is_image_convolution(node):
         weight = build.apply(ops.contiguous, build.apply(ops.permute, inputs[1], order=_TO_LAST))
         return (_first(build, build.apply(ops.convolution_nhwc, _last(build, inputs[0]), weight, *inputs[2:], **node.attributes)),)

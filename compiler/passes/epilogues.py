@@ -1,5 +1,6 @@
-"""What a library does in the same call as a convolution: add the bias, add a residual, clip at zero. What it does not do is
-left to the kernel that reads the result: there a bias costs nothing, while the library would run a kernel for it.
+"""What a library does in the same call as a convolution: add the bias, add a residual, clip at
+zero. What it does not do is left to the kernel that reads the result: there a bias costs
+nothing, while the library would run a kernel for it.
 
 Works on channels-last convolutions; see PAPERS technique 18 for why these calls take any size."""
 
@@ -18,7 +19,8 @@ def fuse_epilogues(graph: Graph) -> Graph:
 
 
 class _Fused:
-    """Which relu ends which convolution: `plain[relu]` is a convolution, `residual[relu]` (convolution, its place in the sum)."""
+    """Which relu ends which convolution: `plain[relu]` is a convolution,
+    `residual[relu]` (convolution, its place in the sum)."""
 
     def __init__(self, graph: Graph) -> None:
         users = graph.users()
@@ -32,7 +34,11 @@ class _Fused:
             if _takes_epilogue(before):
                 self.plain.add(node)
             elif before.op is ops.add and before.inputs[0].shape == before.inputs[1].shape:
-                places = [k for k, v in enumerate(before.inputs) if v in once and v.producer and _takes_epilogue(v.producer)]
+                places = [
+                    k
+                    for k, v in enumerate(before.inputs)
+                    if v in once and v.producer and _takes_epilogue(v.producer)
+                ]
                 if places:
                     self.residual[node] = places[0]
 
@@ -40,7 +46,11 @@ class _Fused:
         if node in self.plain:
             convolution = inputs[0].producer
             assert convolution is not None
-            return (build.apply(ops.convolution_nhwc, *convolution.inputs, **{**convolution.attributes, "relu": True}),)
+            return (
+                build.apply(
+                    ops.convolution_nhwc, *convolution.inputs, **{**convolution.attributes, "relu": True}
+                ),
+            )
         if node in self.residual:
             total = inputs[0].producer
             assert total is not None
@@ -53,13 +63,17 @@ class _Fused:
 
 
 def _takes_epilogue(node: Node) -> bool:
-    plain = node.op is ops.convolution_nhwc and not node.attributes.get("relu") and not node.attributes.get("residual")
+    plain = (
+        node.op is ops.convolution_nhwc
+        and not node.attributes.get("relu")
+        and not node.attributes.get("residual")
+    )
     return plain and node.attributes["groups"] == 1 and len(node.inputs) == 3
 
 
 def split_biases(graph: Graph) -> Graph:
-    """convolution + bias -> (convolution) + bias where no epilogue takes the bias. A residual's bias joins the bias of the
-    convolution that it is added to: w * x + b + (v * y + c) -> w * x + (b + c) + v * y."""
+    """convolution + bias -> (convolution) + bias where no epilogue takes the bias. A residual's bias joins
+    the bias of the convolution that it is added to: w * x + b + (v * y + c) -> w * x + (b + c) + v * y."""
     users = graph.users()
 
     def alone(node: Node) -> bool:
@@ -73,7 +87,15 @@ def split_biases(graph: Graph) -> Graph:
             residual = node.inputs[3]
             if residual.producer is not None and alone(residual.producer) and len(users[residual]) == 1:
                 product, bias = inputs[3].producer.inputs
-                return (build.apply(node.op, *inputs[:2], build.apply(ops.add, inputs[2], bias), product, **node.attributes),)
+                return (
+                    build.apply(
+                        node.op,
+                        *inputs[:2],
+                        build.apply(ops.add, inputs[2], bias),
+                        product,
+                        **node.attributes,
+                    ),
+                )
         return None
 
     return rewrite(graph, replace) if any(alone(node) for node in graph.nodes) else graph

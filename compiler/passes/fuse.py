@@ -148,6 +148,8 @@ class _Fusion:
             return rows is not None and (kernel.rows is None or kernel.rows == rows)
         if is_expensive(node) and not self._as_anchor(node.result, kernel, ways):
             # worth repeating only where it is computed once a row, or along the row's own reductions
+            if any(isinstance(token, Node) and self._serial(token) for way in ways for axis in way for token in axis):
+                return False
             return self._same_size(node.result, kernel.anchor) or self._reads_once(node.result, kernel)
         return True
 

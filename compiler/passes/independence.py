@@ -1,8 +1,9 @@
-"""Proof that rows of the outputs depend on the same rows of the inputs alone, so that requests may be stacked.
+"""Proof that rows of the outputs depend on the same rows of the
+inputs alone, so that requests may be stacked.
 
-A size variable is a batch size when every operator reads its batch-carrying operands at exactly its own batch coordinate
-and uses neither that coordinate nor the batch size for anything else. The operators' coordinate rules are the evidence;
-an operator without one (PyTorch runs it) ends the proof."""
+A size variable is a batch size when every operator reads its batch-carrying operands at exactly its own batch
+coordinate and uses neither that coordinate nor the batch size for anything else. The operators' coordinate
+rules are the evidence; an operator without one (PyTorch runs it) ends the proof."""
 
 from __future__ import annotations
 
@@ -14,8 +15,11 @@ from dlcb.compiler.signature import BatchAxes
 
 
 def batch_axes(graph: Graph) -> BatchAxes | None:
-    """The batch axes of a graph whose composites are all expanded, or None where no size variable is proven to be one."""
-    for candidate in dict.fromkeys(size for value in graph.inputs for size in value.shape if size.op == "size"):
+    """The batch axes of a graph whose composites are all expanded, or None
+    where no size variable is proven to be one."""
+    for candidate in dict.fromkeys(
+        size for value in graph.inputs for size in value.shape if size.op == "size"
+    ):
         axes = _carry(graph, candidate)
         if axes is not None and all(output in axes for output in graph.outputs):
             return BatchAxes(
@@ -41,9 +45,12 @@ def _carry(graph: Graph, batch: Expr) -> dict[Value, int] | None:
 
 
 def _mixes(node: Node, batch: Expr, axes: dict[Value, int], system: System) -> bool:
-    """True where rows mix or the proof cannot go on; else the axis that the result carries the batch on enters `axes`."""
+    """True where rows mix or the proof cannot go on; else the axis that the
+    result carries the batch on enters `axes`."""
     if node.op.at is None:
-        return any(value in axes for value in node.inputs) or any(batch in s.free for r in node.results for s in r.shape)
+        return any(value in axes for value in node.inputs) or any(
+            batch in s.free for r in node.results for s in r.shape
+        )
     shape = node.result.shape
     carrying = [axis for axis, size in enumerate(shape) if size is batch]
     if any(batch in size.free for axis, size in enumerate(shape) if axis not in carrying):
@@ -73,7 +80,8 @@ def _mixes(node: Node, batch: Expr, axes: dict[Value, int], system: System) -> b
 
 
 def _mentions(expression: Expr, variables: tuple[Expr, ...]) -> bool:
-    """Does `expression` use any of `variables`, other than as an index's extent or as the position that a check reports?"""
+    """Does `expression` use any of `variables`, other than as an index's
+    extent or as the position that a check reports?"""
     stack, seen = [expression], set()
     while stack:
         node = stack.pop()

@@ -1,8 +1,8 @@
 """How values that library calls make lie in memory. Everything else is row-major.
 
-PyTorch's fused attention gives its result as [batch, heads, length, width] over memory ordered batch, length, heads,
-width, so that merging the heads again moves nothing. The runtime compares each result with what is declared here and
-copies where a library version disagrees: a wrong row costs a copy, never an answer."""
+PyTorch's fused attention gives its result as [batch, heads, length, width] over memory ordered batch, length,
+heads, width, so that merging the heads again moves nothing. The runtime compares each result with what is
+declared here and copies where a library version disagrees: a wrong row costs a copy, never an answer."""
 
 from __future__ import annotations
 

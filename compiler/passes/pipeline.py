@@ -10,7 +10,7 @@ from dlcb.compiler.passes.algebra import evaluate_coordinates, fold_batch_norms,
 from dlcb.compiler.passes.channels_last import channels_last
 from dlcb.compiler.passes.decompose import decompose
 from dlcb.compiler.passes.epilogues import fuse_epilogues, split_biases
-from dlcb.compiler.passes.fuse import fuse, fusable
+from dlcb.compiler.passes.fuse import fuse
 from dlcb.compiler.passes.layout import declared_layout
 from dlcb.compiler.passes.steps import Layout, Schedule, Step, ViewStep
 from dlcb.compiler.passes.views import Views
@@ -57,7 +57,9 @@ def schedule(graph: Graph) -> Schedule:
     """Fuse `graph` into steps; what depends on parameters alone becomes the prologue."""
     folded, rest = _split(graph)
     rest_reads = {value for node in rest for value in node.inputs}
-    kept = [r for node in folded if node.inputs for r in node.results if r in rest_reads or r in graph.outputs]
+    kept = [
+        r for node in folded if node.inputs for r in node.results if r in rest_reads or r in graph.outputs
+    ]
     prologue = fuse(graph, folded, kept, prefix="once")
     steps = fuse(graph, rest, graph.outputs)
     return Schedule(graph, tuple(prologue), tuple(steps), _layouts(graph, (*prologue, *steps)))
@@ -81,7 +83,8 @@ def _split(graph: Graph) -> tuple[list[Node], list[Node]]:
 
 
 def _worthwhile(graph: Graph, candidates: list[Node]) -> set[Node]:
-    """Those of `candidates` that are not free where they are read: fills, views and casts of what is there anyway."""
+    """Those of `candidates` that are not free where they are read:
+    fills, views and casts of what is there anyway."""
     views, once = Views(graph.system), set[Node]()
     for node in candidates:
         if not node.inputs or not any(_from_parameter(value) for value in node.inputs):

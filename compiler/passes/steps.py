@@ -1,7 +1,8 @@
 """What the passes hand on: a program cut into steps, and where each value lies in memory.
 
-A kernel step is one generated kernel; a library step is a contraction that PyTorch's libraries run; an eager step is an
-operator PyTorch runs by name; a view step gives a value a layout over memory that another value owns, and runs nothing."""
+A kernel step is one generated kernel; a library step is a contraction that PyTorch's libraries run;
+an eager step is an operator PyTorch runs by name; a view step gives a value a layout over memory
+that another value owns, and runs nothing."""
 
 from __future__ import annotations
 
@@ -25,9 +26,9 @@ class Layout:
 class Group:
     """The nodes of one kernel, in topological order.
 
-    `inputs` are read through their layouts, `outputs` are written row-major. The first output is the anchor: its axes are
-    the kernel's iteration domain. A further output has the anchor's shape, or the first `rows` axes of it (then perhaps
-    axes of size 1)."""
+    `inputs` are read through their layouts, `outputs` are written row-major. The first output is the
+    anchor: its axes are the kernel's iteration domain. A further output has the anchor's shape, or the
+    first `rows` axes of it (then perhaps axes of size 1)."""
 
     name: str
     nodes: tuple[Node, ...]
@@ -95,8 +96,8 @@ Step = KernelStep | LibraryStep | EagerStep | ViewStep
 class Schedule:
     """A program as steps in an order that respects their dependences.
 
-    `prologue` depends on parameters alone and runs once, at load; its results stay. `layouts` tells of each value that
-    has memory its base buffer (itself, unless it is a view) and its layout there."""
+    `prologue` depends on parameters alone and runs once, at load; its results stay. `layouts` tells of each
+    value that has memory its base buffer (itself, unless it is a view) and its layout there."""
 
     graph: Graph
     prologue: tuple[Step, ...]

@@ -1,4 +1,5 @@
-"""A schedule as text: one step a line, with what it reads and writes, as golden files and `dlcb explain` show it."""
+"""A schedule as text: one step a line, with what it reads and writes,
+as golden files and `dlcb explain` show it."""
 
 from __future__ import annotations
 

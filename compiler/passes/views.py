@@ -1,6 +1,8 @@
-"""Which values are strided views of others: found by running the operators' own coordinate rules, not from a list.
+"""Which values are strided views of others: found by running the
+operators' own coordinate rules, not from a list.
 
-A chain of movements is a view when it reads one value, unguarded, at an offset that is linear in the output coordinates."""
+A chain of movements is a view when it reads one value, unguarded, at an
+offset that is linear in the output coordinates."""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ class Views:
         self._known: dict[Value, tuple[Value, Layout] | None] = {}
 
     def of(self, value: Value) -> tuple[Value, Layout] | None:
-        """(base, layout) where `value` is a view of `base`, which is not itself a movement; None where it is no view."""
+        """(base, layout) where `value` is a view of `base`, which is not
+        itself a movement; None where it is no view."""
         if value not in self._known:
             self._known[value] = self._find(value)
         return self._known[value]
@@ -44,8 +47,11 @@ class Views:
         return base, Layout(*linear)
 
 
-def linear_in(offset: Expr, indices: tuple[Expr, ...], system: System) -> tuple[tuple[Expr, ...], Expr] | None:
-    """(coefficients, constant) where `offset` is their linear form over `indices`; None where it is not linear."""
+def linear_in(
+    offset: Expr, indices: tuple[Expr, ...], system: System
+) -> tuple[tuple[Expr, ...], Expr] | None:
+    """(coefficients, constant) where `offset` is their linear form
+    over `indices`; None where it is not linear."""
     nothing = {i: ZERO for i in indices}
     constant = substitute(offset, nothing)
     coefficients = []

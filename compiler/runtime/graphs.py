@@ -16,6 +16,8 @@ from dlcb.compiler.runtime.memory import SharedArena
 from dlcb.compiler.runtime.plan import Plan
 from dlcb.compiler.runtime.types import TORCH
 
+_WARM_RUNS = 3  # more than the plain calls that `thunks.library` makes before it plans a fused one
+
 logger = logging.getLogger(__name__)
 
 
@@ -122,8 +124,9 @@ class Recorder:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.no_grad(), torch.cuda.stream(self._stream):
             twin = executor.twin(plan, self._memory)  # launches belong to a stream
-            twin.start(inputs)  # libraries set themselves up in their first call on a stream
-            twin.show()
+            for _ in range(_WARM_RUNS):  # libraries set themselves up in their first calls on a stream
+                twin.start(inputs)
+                twin.show()
             self._stream.synchronize()
             graph = torch.cuda.CUDAGraph()
             # other threads may go on using the device meanwhile

@@ -5,6 +5,7 @@ not change between calls.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -14,6 +15,8 @@ import torch
 from dlcb.compiler.errors import UnsupportedOperator
 
 _CHANNELS_LAST, _CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)  # orders of permutation
+
+PLAIN_CALLS = 2  # at one shape, before a fused convolution is planned
 
 Operands = Sequence[torch.Tensor]
 Row = Callable[[Operands, Mapping[str, Any], torch.Tensor | None], Callable[[], torch.Tensor]]
@@ -112,21 +115,30 @@ def _convolution_nhwc(
         attributes["dilation"],
         attributes.get("groups", 1),
     )
-    if x.is_cuda and attributes.get("relu"):
-        if residual is None:
-            call = partial(torch.cudnn_convolution_relu, x, weight, bias, *geometry)
-        else:
-            call = partial(torch.cudnn_convolution_add_relu, x, weight, residual, 1.0, bias, *geometry)
-        return lambda: call().permute(_CHANNELS_LAST)
     stride, padding, dilation, groups = geometry
     plain = partial(torch.convolution, x, weight, bias, stride, padding, dilation, False, (0, 0), groups)
+    if not attributes.get("relu"):
+        return lambda: plain().permute(_CHANNELS_LAST)
 
     def separately() -> torch.Tensor:
         y = plain()
         y = y if residual is None else y.add_(residual)
-        return (y.relu_() if attributes.get("relu") else y).permute(_CHANNELS_LAST)
+        return y.relu_().permute(_CHANNELS_LAST)
 
-    return separately
+    if not x.is_cuda:
+        return separately
+    if residual is None:
+        together = partial(torch.cudnn_convolution_relu, x, weight, bias, *geometry)
+    else:
+        together = partial(torch.cudnn_convolution_add_relu, x, weight, residual, 1.0, bias, *geometry)
+    calls = itertools.count()
+
+    def run() -> torch.Tensor:
+        # cuDNN plans a fused call at a new shape for twice as long as a plain one: worth it for shapes that come
+        # again.
+        return separately() if next(calls) < PLAIN_CALLS else together().permute(_CHANNELS_LAST)
+
+    return run
 
 
 def _attention(

@@ -178,6 +178,45 @@ convolution_nhwc = Op(
 )  # fmt: skip
 
 
+# ---- depthwise convolution over channels-last images: every channel has a window of its own, so that the sum over it is a
+# few products a result, bound by memory, and is compiled by coordinates: y[n, h, w, c] = sum of x[n, .., c] * w[.., c]
+
+
+def _depthwise_shape(
+    infer: Inference, x: Type, w: Type, *, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+) -> Shape:
+    infer.equal(x.shape[3], w.shape[2], "channels")
+    sizes = []
+    for k, (extent, window) in enumerate(zip(x.shape[1:3], w.shape[:2], strict=True)):
+        padded, span = extent + 2 * padding[k], (window - 1) * dilation[k] + 1
+        if infer.known(padded >= span) is not True:
+            infer.require(padded >= span, f"axis {k + 1}: the padded input holds the window")
+        sizes.append(window_size(extent, window, stride[k], padding[k], dilation[k]))
+    return (x.shape[0], *sizes, x.shape[3])
+
+
+def _depthwise(
+    i: Coordinates,
+    r: Coordinates,
+    x: Operand,
+    w: Operand,
+    *,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> Expr:
+    common = computed(promoted(x.type, w.type))
+    places, guard = window_coordinates(i[1:3], r, x.shape[1:3], stride, padding, dilation)
+    element = read(x, [i[0], *places, i[3]], guard, const(0, computed(x.dtype)))
+    return node.cast(element, common) * node.cast(w[[*r, i[3]]], common)
+
+
+depthwise_nhwc = Op(
+    "depthwise_nhwc", "reduce", _depthwise_shape, _weights_dtype, _depthwise,
+    lambda x, w, **attributes: w.shape[:2], "sum",
+)  # fmt: skip
+
+
 # ---- attention
 
 

@@ -86,6 +86,15 @@ def test_no_image_is_transposed_between_convolutions() -> None:
     assert kernels and {"move"} not in kernels
 
 
+def test_a_depthwise_convolution_is_a_kernel_that_repeats_no_activation() -> None:
+    p = Network("separable_network")
+    x = p.silu(p.normed(p.image(3), "stem", 8, 3))
+    x = p.silu(p.normed(x, "depthwise", 8, 1, groups=8))
+    plan = schedule(run_passes(p.graph(p.normed(x, "point", 4, 8, 1, padding=(0, 0))), "cuda"))
+    fused = [[n.op.name for n in s.group.nodes] for s in plan.steps if isinstance(s, KernelStep)]
+    assert fused == [["add", "silu"], ["depthwise_nhwc", "add", "silu"], ["add", "permute"]]
+
+
 def test_batch_rows_stay_independent() -> None:
     graph = run_passes(residual_network(), "cuda")
     assert batch_axes(decompose(graph, keep=frozenset())).symbol == "batch"

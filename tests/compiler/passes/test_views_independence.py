@@ -20,7 +20,9 @@ def proof(graph: Graph) -> BatchAxes | None:
 
 def view_of(p: Program, value) -> tuple[str, tuple[str, ...], str] | None:
     found = Views(p.build.system).of(value)
-    return None if found is None else (found[0].name, tuple(map(repr, found[1].strides)), repr(found[1].offset))
+    return (
+        None if found is None else (found[0].name, tuple(map(repr, found[1].strides)), repr(found[1].offset))
+    )
 
 
 def test_movements_of_a_tensor_are_views() -> None:
