@@ -1,7 +1,9 @@
-"""The load check: a fresh artifact's outputs against eager PyTorch at shapes drawn from the signature's edges.
+"""The load check: a fresh artifact's outputs against eager
+PyTorch at shapes drawn from the signature's edges.
 
-A model that disagrees is served by eager PyTorch from then on (quarantined): said in the log, the report and a metric, and
-kept as a reproduction on disk. The verdict is part of the artifact, so a warm load does not repeat it."""
+A model that disagrees is served by eager PyTorch from then on (quarantined): said in the log,
+the report and a metric, and kept as a reproduction on disk. The verdict is part of the
+artifact, so a warm load does not repeat it."""
 
 from __future__ import annotations
 
@@ -38,9 +40,15 @@ logger = logging.getLogger("dlcb.compiler.check")
 
 
 def check(
-    artifact: Artifact, key: str, source: ModelSource, module: nn.Module | ExportedProgram, options: CompileOptions, store: Store
+    artifact: Artifact,
+    key: str,
+    source: ModelSource,
+    module: nn.Module | ExportedProgram,
+    options: CompileOptions,
+    store: Store,
 ) -> str:
-    """Why the artifact under `key` must not serve, as one line for people; empty where it agrees with eager."""
+    """Why the artifact under `key` must not serve, as one line for people;
+    empty where it agrees with eager."""
     device = "cuda" if options.target.kind == "cuda" else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
         logger.warning("%s: compiled for CUDA without a GPU: not checked against eager", source.name)
@@ -56,9 +64,17 @@ def check(
 
 
 def disagreements(
-    source: ModelSource, artifact_key: str, module: nn.Module, store: Store, *, device: str, count: int, seed: int
+    source: ModelSource,
+    artifact_key: str,
+    module: nn.Module,
+    store: Store,
+    *,
+    device: str,
+    count: int,
+    seed: int,
 ) -> list[Deviation]:
-    """The deviations beyond tolerance at up to `count` shapes; a call that fails where eager does not is one as well."""
+    """The deviations beyond tolerance at up to `count` shapes;
+    a call that fails where eager does not is one as well."""
     model = load_model(source, artifact_key, store, device=device)
     reference = Reference(module.to(device))
     found: list[Deviation] = []
@@ -80,13 +96,17 @@ def disagreements(
 def _beyond_chance(rows: Sequence[Deviation]) -> list[Deviation]:
     """The rows that disagree, unless rounding alone explains them.
 
-    On a small output of a half type the ratio to eager's own error is luck: a handful of numbers, each rounded once. So a
-    row counts where it is far off, and a near miss only where all shapes together, as root mean squares, miss as well."""
+    On a small output of a half type the ratio to eager's own error is luck: a handful of numbers,
+    each rounded once. So a row counts where it is far off, and a near miss only where all shapes
+    together, as root mean squares, miss as well."""
     wrong = [row for row in rows if not row.agrees]
     far = [row for row in wrong if row.reason or not row.error <= _FAR * row.eager_error + _FAR * row.floor]
     if far or not wrong:
         return far
-    error, eager = (math.sqrt(statistics.fmean(x * x for x in xs)) for xs in zip(*((r.error, r.eager_error) for r in rows), strict=True))
+    error, eager = (
+        math.sqrt(statistics.fmean(x * x for x in xs))
+        for xs in zip(*((r.error, r.eager_error) for r in rows), strict=True)
+    )
     return wrong if error > RATIO * eager + max(row.floor for row in rows) else []
 
 
@@ -98,11 +118,22 @@ def quarantine_reason(found: Sequence[Deviation]) -> str:
 
 
 def write_reproduction(source: ModelSource, artifact: Artifact, found: Sequence[Deviation]) -> Path:
-    """What is needed to see the disagreement again: source, graph text and the shapes, under the cache folder."""
+    """What is needed to see the disagreement again:
+    source, graph text and the shapes, under the cache folder."""
     folder = cache_folder() / "reproductions"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / f"{source.name}-{source.version}.json"
-    deviations = [{"shapes": dict(d.shapes), "output": d.output, "error": d.error, "eager_error": d.eager_error,
-                   "reason": d.reason} for d in found]  # fmt: skip
-    path.write_text(json.dumps({"source": source.to_json(), "graph": artifact.graph, "deviations": deviations}, indent=1))
+    deviations = [
+        {
+            "shapes": dict(d.shapes),
+            "output": d.output,
+            "error": d.error,
+            "eager_error": d.eager_error,
+            "reason": d.reason,
+        }
+        for d in found
+    ]
+    path.write_text(
+        json.dumps({"source": source.to_json(), "graph": artifact.graph, "deviations": deviations}, indent=1)
+    )
     return path

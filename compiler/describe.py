@@ -1,5 +1,5 @@
-"""From what the stages found to what is published: the signature that requests are checked with, and the report that people
-read."""
+"""From what the stages found to what is published:
+the signature that requests are checked with, and the report that people read."""
 
 from __future__ import annotations
 
@@ -19,11 +19,18 @@ from dlcb.compiler.signature import BatchAxes, Dim, Guard, Signature, TensorSpec
 from dlcb.compiler.source import ModelSource
 
 
-def describe_signature(source: ModelSource, captured: Captured, solution: Solution, graph: Graph) -> Signature:
-    """What the model accepts. Sizes beyond a derived limit that eager PyTorch may still serve are not refused here."""
+def describe_signature(
+    source: ModelSource, captured: Captured, solution: Solution, graph: Graph
+) -> Signature:
+    """What the model accepts. Sizes beyond a derived limit that eager
+    PyTorch may still serve are not refused here."""
     verdicts = {(v.input, v.axis): v for v in captured.verdicts}
     inputs = tuple(
-        TensorSpec(d.name, d.dtype, tuple(_dim(source, verdicts[d.name, axis], s) for axis, s in enumerate(d.shape or ())))
+        TensorSpec(
+            d.name,
+            d.dtype,
+            tuple(_dim(source, verdicts[d.name, axis], s) for axis, s in enumerate(d.shape or ())),
+        )
         for d in captured.inputs
     )
     bound = {dim.symbol for spec in inputs for dim in spec.dims or () if isinstance(dim, Dim)}
@@ -34,9 +41,13 @@ def describe_signature(source: ModelSource, captured: Captured, solution: Soluti
         shape = [solution.apply(extent) for extent in value.shape]
         known = [not elsewhere and {v.value for v in extent.free} <= bound for extent in shape]
         texts[name] = tuple(repr(e) if k else None for e, k in zip(shape, known, strict=True))
-        dims = (e.value if e.is_const and k else Dim(repr(e), 0, None) for e, k in zip(shape, known, strict=True))
+        dims = (
+            e.value if e.is_const and k else Dim(repr(e), 0, None) for e, k in zip(shape, known, strict=True)
+        )
         outputs.append(TensorSpec(name, value.dtype.name, tuple(dims)))
-    return Signature(inputs, tuple(outputs), texts, _guards(captured, solution, bound), _batch(captured, graph))
+    return Signature(
+        inputs, tuple(outputs), texts, _guards(captured, solution, bound), _batch(captured, graph)
+    )
 
 
 def _dim(source: ModelSource, verdict: DimVerdict, declared: str | int) -> Dim | int:
@@ -50,7 +61,8 @@ def _dim(source: ModelSource, verdict: DimVerdict, declared: str | int) -> Dim |
 
 
 def _guards(captured: Captured, solution: Solution, bound: set[str]) -> tuple[Guard, ...]:
-    """Relations between several sizes that the program itself needs, so that eager PyTorch would refuse them as well."""
+    """Relations between several sizes that the program itself needs,
+    so that eager PyTorch would refuse them as well."""
     limited = {verdict.size for verdict in captured.verdicts if verdict.beyond == "eager"}
     guards = []
     for guard in solution.guards:
@@ -104,18 +116,23 @@ def _kernel_lines(plan: Schedule, kernels: Sequence[KernelSet], tier: str) -> tu
 
 
 def _call_lines(plan: Schedule) -> tuple[CallLine, ...]:
-    library = Counter(s.node.op.name for s in plan.steps if isinstance(s, LibraryStep) and not isinstance(s, EagerStep))
-    eager = Counter(str(s.node.attributes.get("target", s.node.op.name)) for s in plan.steps if isinstance(s, EagerStep))
+    library = Counter(
+        s.node.op.name for s in plan.steps if isinstance(s, LibraryStep) and not isinstance(s, EagerStep)
+    )
+    eager = Counter(
+        str(s.node.attributes.get("target", s.node.op.name)) for s in plan.steps if isinstance(s, EagerStep)
+    )
     lines = [CallLine(name, "library", count, "contraction") for name, count in library.items()]
-    return (*lines, *(CallLine(name, "eager", count, "no rule for this operator") for name, count in eager.items()))
+    return (
+        *lines,
+        *(CallLine(name, "eager", count, "no rule for this operator") for name, count in eager.items()),
+    )
 
 
 def any_rank_signature(source: ModelSource) -> Signature:
     """The signature of a model whose inputs may have any rank: names and types only."""
     inputs = tuple(
-        TensorSpec(
-            d.name, d.dtype, None if d.shape is None else tuple(_declared(source, s) for s in d.shape)
-        )
+        TensorSpec(d.name, d.dtype, None if d.shape is None else tuple(_declared(source, s) for s in d.shape))
         for d in source.inputs
     )
     outputs = tuple(TensorSpec(name, source.inputs[0].dtype, None) for name in source.outputs)

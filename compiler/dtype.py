@@ -1,4 +1,5 @@
-"""Element types: one row each, with its size, its spelling in C++ and CUDA, and the type its sums are kept in.
+"""Element types: one row each, with its size, its spelling in C++ and CUDA,
+and the type its sums are kept in.
 
 Everything that needs to know about an element type asks this table; nothing else lists types."""
 

@@ -1,4 +1,5 @@
-"""What a compilation did, as plain data: verdicts on dims, kernels, library and eager calls, seconds by stage.
+"""What a compilation did, as plain data:
+verdicts on dims, kernels, library and eager calls, seconds by stage.
 
 It travels in the artifact as JSON; `dlcb explain` and the server print it."""
 
@@ -11,8 +12,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class DimLine:
-    """The verdict on one input dim. `size` is its symbol or its pinned size as text; `certainty` is "proven" or says how far
-    the evidence goes."""
+    """The verdict on one input dim. `size` is its symbol or its pinned size as text; `certainty` is
+    "proven" or says how far the evidence goes."""
 
     input: str
     axis: int
@@ -27,7 +28,8 @@ class DimLine:
 
 @dataclass(frozen=True)
 class KernelLine:
-    """One generated kernel: the operators it fuses, what it writes, its variants, and in which tier it runs."""
+    """One generated kernel: the operators it fuses, what it writes, its variants,
+    and in which tier it runs."""
 
     name: str
     operators: tuple[str, ...]
@@ -49,7 +51,8 @@ class CallLine:
 
 @dataclass(frozen=True)
 class Report:
-    """`tier` is "static", "dynamic", "jit" or "eager" (quarantined or not compiled). `seconds` are by stage."""
+    """`tier` is "static", "dynamic",
+    "jit" or "eager" (quarantined or not compiled). `seconds` are by stage."""
 
     tier: str
     dims: tuple[DimLine, ...] = ()
@@ -87,9 +90,12 @@ class Report:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Report:
-        """The inverse of `to_json`; unknown fields are a KeyError or TypeError, which the artifact turns into its own error."""
+        """The inverse of `to_json`;
+        unknown fields are a KeyError or TypeError, which the artifact turns into its own error."""
         rows = {"dims": DimLine, "kernels": KernelLine, "calls": CallLine}
-        made: dict[str, Any] = {name: tuple(row(**_tuples(item)) for item in data[name]) for name, row in rows.items()}
+        made: dict[str, Any] = {
+            name: tuple(row(**_tuples(item)) for item in data[name]) for name, row in rows.items()
+        }
         return Report(**{**data, "guards": tuple(data["guards"]), "notes": tuple(data["notes"]), **made})
 
 

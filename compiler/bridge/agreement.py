@@ -1,6 +1,7 @@
-"""Does a compiled model agree with eager PyTorch? Shapes are drawn from a signature, its edges first; the answer is a list of
-deviations. Agreement means: error against float64 with the same weights at most 1.5 times eager's own error plus a floor
-of 1e-6 (fp32) or 1e-4 (half types). Fixed tolerances would be wrong: eager in bfloat16 is itself 1e-2 from float64."""
+"""Does a compiled model agree with eager PyTorch? Shapes are drawn from a signature, its edges first; the
+answer is a list of deviations. Agreement means: error against float64 with the same weights at most 1.5
+times eager's own error plus a floor of 1e-6 (fp32) or 1e-4 (half types). Fixed tolerances would be wrong:
+eager in bfloat16 is itself 1e-2 from float64."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _LARGEST_DRAW = 96  # sizes above cost time and show nothing that an odd size be
 
 @dataclass(frozen=True)
 class Deviation:
-    """One comparison. `error` and `eager_error` are norms relative to the float64 result's; `agrees` is the verdict."""
+    """One comparison. `error` and `eager_error` are norms relative to the
+    float64 result's; `agrees` is the verdict."""
 
     shapes: Shapes
     output: str
@@ -36,7 +38,8 @@ class Deviation:
 
 
 def draw_sizes(signature: Signature, count: int, seed: int) -> list[dict[str, int]]:
-    """Up to `count` bindings of the free dims: every edge of their ranges first, then odd and random sizes between."""
+    """Up to `count` bindings of the free dims:
+    every edge of their ranges first, then odd and random sizes between."""
     dims = {
         dim.symbol: dim
         for tensor in signature.inputs
@@ -58,7 +61,11 @@ def draw_sizes(signature: Signature, count: int, seed: int) -> list[dict[str, in
 
 def _edges(dim: Dim) -> list[int]:
     """The least sizes, those around 1 and 2, and the greatest one that is worth running."""
-    high = dim.high if dim.high is not None and dim.high <= 4 * _LARGEST_DRAW else max(_LARGEST_DRAW // 2 + 1, dim.low + 2)
+    high = (
+        dim.high
+        if dim.high is not None and dim.high <= 4 * _LARGEST_DRAW
+        else max(_LARGEST_DRAW // 2 + 1, dim.low + 2)
+    )
     return sorted({dim.nearest(size) for size in (dim.low, dim.low + 1, 1, 2, high)})
 
 
@@ -77,7 +84,8 @@ def shapes_of(signature: Signature, sizes: Mapping[str, int]) -> dict[str, tuple
 
 
 def random_inputs(source: ModelSource, shapes: Shapes, seed: int) -> dict[str, torch.Tensor]:
-    """Random tensors of these shapes, with values in each input's declared range (floats: normal where none is declared)."""
+    """Random tensors of these shapes, with values in each input's declared range
+    (floats: normal where none is declared)."""
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
     for declared in source.inputs:
@@ -110,7 +118,8 @@ class Reference:
 
 
 def as_tuple(outputs: object) -> tuple[torch.Tensor, ...]:
-    """A module's outputs as a flat tuple: a tensor, or tensors in tuples, lists and dictionaries in their order."""
+    """A module's outputs as a flat tuple:
+    a tensor, or tensors in tuples, lists and dictionaries in their order."""
     if isinstance(outputs, torch.Tensor):
         return (outputs,)
     if isinstance(outputs, Mapping):
@@ -136,7 +145,9 @@ def compare(
     return [_deviation(shapes, name, *row) for name, *row in zip(names, ours, eager, exact, strict=False)]
 
 
-def _deviation(shapes: Shapes, name: str, ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> Deviation:
+def _deviation(
+    shapes: Shapes, name: str, ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor
+) -> Deviation:
     if ours.shape != eager.shape or ours.dtype != eager.dtype:
         found, wanted = f"{ours.dtype}{list(ours.shape)}", f"{eager.dtype}{list(eager.shape)}"
         return Deviation(shapes, name, 0, 0, False, f"expected {wanted} as eager gives, found {found}")

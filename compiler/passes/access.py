@@ -1,8 +1,8 @@
-"""How an operator reads its operands: the coordinates that its `at` rule
-takes each one at, found by running the rule.
+"""How an operator reads its operands:
+the coordinates that its `at` rule takes each one at, found by running the rule.
 
-Fusion, views and the proof that batch rows are independent all ask this one
-question, so none of them lists operators."""
+Fusion, views and the proof that batch rows are independent all ask this one question,
+so none of them lists operators."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Access:
 
 @dataclass(frozen=True)
 class Reading:
-    """What one node reads to make the element at `out`: output indices,
-    reduction indices, reads, and the scalar body.
+    """What one node reads to make the element at `out`:
+    output indices, reduction indices, reads, and the scalar body.
 
     In `body` a read of operand k appears as a load from "operand k" whose offset says which access it is."""
 
@@ -40,8 +40,8 @@ class Reading:
 
 
 class _Recorder:
-    """An operand that notes how it is read. One made of coordinates alone (an
-    arange) gives its element as an expression."""
+    """An operand that notes how it is read.
+    One made of coordinates alone (an arange) gives its element as an expression."""
 
     def __init__(self, number: int, value: Value, reads: list[Access]) -> None:
         self.number, self.value, self.type, self.reads = number, value, value.type, reads
@@ -77,8 +77,8 @@ class _Recorder:
 
 
 def broadcast_coordinates(shape: Shape, i: Sequence[Expr]) -> tuple[Expr, ...]:
-    """Coordinates in a tensor of `shape` for output coordinates `i`: trailing
-    axes; size 1, known or at run time, reads 0."""
+    """Coordinates in a tensor of `shape` for output coordinates `i`: trailing axes;
+    size 1, known or at run time, reads 0."""
     trailing = i[len(i) - len(shape) :]
     return tuple(_broadcast(size, coordinate) for size, coordinate in zip(shape, trailing, strict=True))
 
@@ -105,8 +105,8 @@ def read(node: Node) -> Reading:
 
 
 def from_coordinates(value: Value, coordinates: Sequence[Expr]) -> Expr | None:
-    """The element of `value` at `coordinates` where it is made of
-    coordinates alone, with no data read; else None."""
+    """The element of `value` at `coordinates` where it is made of coordinates alone,
+    with no data read; else None."""
     if not is_computed(value):
         return None
     node = value.producer
@@ -121,8 +121,8 @@ def from_coordinates(value: Value, coordinates: Sequence[Expr]) -> Expr | None:
 
 
 def is_computed(value: Value) -> bool:
-    """Is `value` made by fills, ranges, movements and pointwise operators
-    alone? Looks a bounded number of nodes back."""
+    """Is `value` made by fills, ranges, movements and pointwise operators alone?
+    Looks a bounded number of nodes back."""
     stack, seen = [value], set()
     while stack:
         node = stack.pop().producer

@@ -15,8 +15,8 @@ from dlcb.compiler.passes.access import from_coordinates
 
 
 def fold_batch_norms(graph: Graph) -> Graph:
-    """batch_norm(convolution(x, w, b)) -> convolution(x, w * s, (b -
-    mean) * s + beta), s = gamma / sqrt(var + eps)."""
+    """batch_norm(convolution(x, w, b)) -> convolution(x, w * s, (b - mean) * s + beta),
+    s = gamma / sqrt(var + eps)."""
     users = graph.users()
 
     def replace(build: GraphBuilder, node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
@@ -51,8 +51,8 @@ def _affine(build: GraphBuilder, node: Node, statistics: tuple[Value, ...]) -> t
 
 
 def merge_linears(graph: Graph) -> Graph:
-    """linear(x, w1), linear(x, w2), ... -> slices of linear(x, concat(w1,
-    w2, ...)): one product in place of several."""
+    """linear(x, w1), linear(x, w2), ... -> slices of linear(x, concat(w1, w2, ...)):
+    one product in place of several."""
     families: dict[tuple, list[Node]] = {}
     for node in graph.nodes:
         if node.op is ops.linear and all(v.kind == "parameter" for v in node.inputs[1:]):
@@ -80,8 +80,8 @@ def merge_linears(graph: Graph) -> Graph:
 
 
 def evaluate_coordinates(graph: Graph) -> Graph:
-    """A value made of coordinates alone whose element is the same
-    everywhere -> full; x & full(true) -> expand(x)."""
+    """A value made of coordinates alone whose element is the same everywhere -> full;
+    x & full(true) -> expand(x)."""
 
     def replace(build: GraphBuilder, node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
         if node.op.kind == "pointwise":

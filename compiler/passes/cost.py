@@ -1,5 +1,5 @@
-"""Rough costs that fusion and scheduling decide by: what repeating a
-scalar operator costs beside a memory access."""
+"""Rough costs that fusion and scheduling decide by:
+what repeating a scalar operator costs beside a memory access."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ def fuse_epilogues(graph: Graph) -> Graph:
 
 
 class _Fused:
-    """Which relu ends which convolution: `plain[relu]` is a convolution,
-    `residual[relu]` (convolution, its place in the sum)."""
+    """Which relu ends which convolution:
+    `plain[relu]` is a convolution, `residual[relu]` (convolution, its place in the sum)."""
 
     def __init__(self, graph: Graph) -> None:
         users = graph.users()

@@ -1,5 +1,5 @@
-"""Proof that rows of the outputs depend on the same rows of the
-inputs alone, so that requests may be stacked.
+"""Proof that rows of the outputs depend on the same rows of the inputs alone,
+so that requests may be stacked.
 
 A size variable is a batch size when every operator reads its batch-carrying operands at exactly its own batch
 coordinate and uses neither that coordinate nor the batch size for anything else. The operators' coordinate
@@ -15,8 +15,8 @@ from dlcb.compiler.signature import BatchAxes
 
 
 def batch_axes(graph: Graph) -> BatchAxes | None:
-    """The batch axes of a graph whose composites are all expanded, or None
-    where no size variable is proven to be one."""
+    """The batch axes of a graph whose composites are all expanded,
+    or None where no size variable is proven to be one."""
     for candidate in dict.fromkeys(
         size for value in graph.inputs for size in value.shape if size.op == "size"
     ):
@@ -45,8 +45,8 @@ def _carry(graph: Graph, batch: Expr) -> dict[Value, int] | None:
 
 
 def _mixes(node: Node, batch: Expr, axes: dict[Value, int], system: System) -> bool:
-    """True where rows mix or the proof cannot go on; else the axis that the
-    result carries the batch on enters `axes`."""
+    """True where rows mix or the proof cannot go on;
+    else the axis that the result carries the batch on enters `axes`."""
     if node.op.at is None:
         return any(value in axes for value in node.inputs) or any(
             batch in s.free for r in node.results for s in r.shape
@@ -80,8 +80,8 @@ def _mixes(node: Node, batch: Expr, axes: dict[Value, int], system: System) -> b
 
 
 def _mentions(expression: Expr, variables: tuple[Expr, ...]) -> bool:
-    """Does `expression` use any of `variables`, other than as an index's
-    extent or as the position that a check reports?"""
+    """Does `expression` use any of `variables`,
+    other than as an index's extent or as the position that a check reports?"""
     stack, seen = [expression], set()
     while stack:
         node = stack.pop()

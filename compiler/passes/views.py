@@ -1,8 +1,8 @@
-"""Which values are strided views of others: found by running the
-operators' own coordinate rules, not from a list.
+"""Which values are strided views of others:
+found by running the operators' own coordinate rules, not from a list.
 
-A chain of movements is a view when it reads one value, unguarded, at an
-offset that is linear in the output coordinates."""
+A chain of movements is a view when it reads one value, unguarded,
+at an offset that is linear in the output coordinates."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Views:
         self._known: dict[Value, tuple[Value, Layout] | None] = {}
 
     def of(self, value: Value) -> tuple[Value, Layout] | None:
-        """(base, layout) where `value` is a view of `base`, which is not
-        itself a movement; None where it is no view."""
+        """(base, layout) where `value` is a view of `base`, which is not itself a movement;
+        None where it is no view."""
         if value not in self._known:
             self._known[value] = self._find(value)
         return self._known[value]
@@ -43,15 +43,15 @@ class Views:
             offset = offset + coordinate * stride
         linear = linear_in(self._system.simplify(offset), reading.out, self._system)
         if linear is None or any(self._system.known(stride >= 0) is not True for stride in linear[0]):
-            return None  # PyTorch has no negative strides, so neither an output nor a library's operand may have them
+            return None  # PyTorch has no negative strides, so no output and no library's operand may have them
         return base, Layout(*linear)
 
 
 def linear_in(
     offset: Expr, indices: tuple[Expr, ...], system: System
 ) -> tuple[tuple[Expr, ...], Expr] | None:
-    """(coefficients, constant) where `offset` is their linear form
-    over `indices`; None where it is not linear."""
+    """(coefficients, constant) where `offset` is their linear form over `indices`;
+    None where it is not linear."""
     nothing = {i: ZERO for i in indices}
     constant = substitute(offset, nothing)
     coefficients = []

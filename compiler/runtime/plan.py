@@ -35,7 +35,6 @@ from dlcb.compiler.runtime.device import STATUS_CELLS, Cells, Device
 from dlcb.compiler.runtime.memory import SharedArena
 from dlcb.compiler.runtime.types import TORCH
 
-
 _NO_GENERATION = -1  # of an arena: none is of it
 
 
@@ -105,8 +104,8 @@ class Plan:
         return self.generation == around.memory.generation and self.stream == around.device.stream()
 
     def give_way(self, recorded: Recorded) -> None:
-        """From now on `recorded` stands for this plan, which lets go of its launches and of the arena they point into; when
-        the recording goes, the plan no longer fits and is prepared again."""
+        """From now on `recorded` stands for this plan, which lets go of its launches and of the arena they
+        point into; when the recording goes, the plan no longer fits and is prepared again."""
         self.recorded, self.generation = recorded, _NO_GENERATION
         self._steps, self._results, self._held, self._outputs = (), (), (), ()
 

@@ -275,7 +275,9 @@ def load_model(
         return CompiledModel(source, artifact, place, eager, thunk_of(artifact_key))
     if not is_any_rank(source.inputs):
         return CompiledModel(source, artifact, place, eager, None)
-    chosen = options or CompileOptions(target=Target.cpp() if place.name == "cpu" else Target.cuda(architecture(device)))
+    chosen = options or CompileOptions(
+        target=Target.cpp() if place.name == "cpu" else Target.cuda(architecture(device))
+    )
 
     def find(specialised: ModelSource) -> str | None:
         found = artifacts.find(specialised, chosen, store)

@@ -173,7 +173,11 @@ def _division(name: str, scalar: Callable[[Expr, Expr], Expr]) -> Op:
 def _floordiv(a: Expr, b: Expr) -> Expr:
     if not a.dtype.is_float:
         # the least integer over -1 overflows, which ends the process on x86
-        return a // b if b.is_const or b.dtype.kind == "uint" else node.where(node.equal(b, -1), -a, a // _not_minus_one(b))
+        return (
+            a // b
+            if b.is_const or b.dtype.kind == "uint"
+            else node.where(node.equal(b, -1), -a, a // _not_minus_one(b))
+        )
     # the quotient of a - fmod(a, b), stepped down where the signs differ; the division's rounding is undone
     quotient = (a - apply("fmod", a, b)) / b
     quotient = quotient - node.cast(_signs_differ(a, b), a.dtype)

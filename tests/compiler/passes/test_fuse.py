@@ -1,5 +1,5 @@
-"""What fusion promises: every value is written by one step, steps come
-in order, and the expected kernels come out."""
+"""What fusion promises: every value is written by one step, steps come in order,
+and the expected kernels come out."""
 
 from __future__ import annotations
 
@@ -150,8 +150,8 @@ def test_a_long_chain_is_cut_into_bounded_kernels(depth: int) -> None:
 
 
 def test_a_second_output_never_waits_for_its_own_kernel() -> None:
-    """gelu is read by the kernel of the maximum, through a cast that is
-    computed in the kernel of the difference as well."""
+    """gelu is read by the kernel of the maximum,
+    through a cast that is computed in the kernel of the difference as well."""
     p = Program()
     x = p.input("x", p.size("rows"), p.size("columns"), dtype=BFLOAT16)
     y = p.gelu(x, approximate="none")
