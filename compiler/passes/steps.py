@@ -34,7 +34,7 @@ class Group:
     nodes: tuple[Node, ...]
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
-    rows: int  # reductions inside depend on the first `rows` axes of the anchor only; its rank where none does
+    rows: int  # reductions in it depend on the anchor's first `rows` axes only; its rank where none does
 
     @property
     def anchor(self) -> Value:

@@ -43,7 +43,7 @@ class Views:
             offset = offset + coordinate * stride
         linear = linear_in(self._system.simplify(offset), reading.out, self._system)
         if linear is None or any(self._system.known(stride >= 0) is not True for stride in linear[0]):
-            return None  # PyTorch has no negative strides, so no output and no library's operand may have them
+            return None  # PyTorch has no negative strides, so no output or library operand may have them
         return base, Layout(*linear)
 
 
