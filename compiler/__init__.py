@@ -30,6 +30,11 @@ _LAZY = {  # public name -> the module that holds it; those of the driver load t
     "options_for": "dlcb.compiler.driver",
     "Compilation": "dlcb.compiler.driver",
     "CompiledModel": "dlcb.compiler.driver",
+    "specialise": "dlcb.compiler.thunks.jit",
+    "stage_text": "dlcb.compiler.stages",
+    "stored_keys": "dlcb.compiler.artifact",
+    "bench_registered": "dlcb.compiler.bench.cli",
+    "bench_suite": "dlcb.compiler.bench.cli",
 }
 
 __all__ = [
@@ -52,8 +57,14 @@ __all__ = [
     "TensorSpec",
     "ToolchainError",
     "UnsupportedOperator",
+    "bench_registered",
+    "bench_suite",
     "compile_model",
     "load_model",
+    "options_for",
+    "specialise",
+    "stage_text",
+    "stored_keys",
 ]
 
 

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -159,6 +162,16 @@ def find(source: ModelSource, options: CompileOptions, store: Store) -> tuple[st
     return key, artifact
 
 
+def stored_keys(source: ModelSource, options: CompileOptions, store: Store) -> tuple[str, ...]:
+    """Everything that another store needs so that `find` gives this source's artifact there: index entry,
+    artifact, kernels and constants. ArtifactError when it was not compiled with equal options."""
+    found = find(source, options, store)
+    if found is None:
+        raise ArtifactError(f"'{source.name}' is not in the store: compile it first", stage="artifact")
+    key, artifact = found
+    return (index_key(source, options).digest, key, *artifact.needs)
+
+
 def index_key(source: ModelSource, options: CompileOptions) -> Key:
     """What a compilation's result depends on and is known before anything is captured."""
     target = options.target
@@ -166,7 +179,9 @@ def index_key(source: ModelSource, options: CompileOptions) -> Key:
         {
             **source.identity(),
             "artifact version": str(VERSION),
+            "compiler": compiler_digest(),
             "target": f"{target.kind} {target.architecture}",
+            "processor": processor_features() if target.kind == "cpp" else "",
             "options": json.dumps(
                 {
                     f.name: getattr(options, f.name)
@@ -177,6 +192,28 @@ def index_key(source: ModelSource, options: CompileOptions) -> Key:
             ),
         }
     )
+
+
+@cache
+def compiler_digest() -> str:
+    """A digest of this compiler's own sources: when they change, every model is compiled again."""
+    state, folder = hashlib.sha256(), Path(__file__).parent
+    for path in sorted(folder.rglob("*.py")):
+        if path.relative_to(folder).parts[0] != "bench":
+            state.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())
+    return state.hexdigest()
+
+
+@cache
+def processor_features() -> str:
+    """What C++ kernels may rely on here; they are compiled for the processor at hand, and a store may travel.
+    It is asked of the system, since a machine that starts from a bundle may have no compiler to ask."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    features = next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
+    return hashlib.sha256(" ".join(sorted(features.split())).encode()).hexdigest()
 
 
 def load_parameters(artifact: Artifact, source: ModelSource, store: Store) -> dict[str, torch.Tensor]:

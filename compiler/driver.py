@@ -18,6 +18,7 @@ from dlcb.compiler.build import build_unit
 from dlcb.compiler.build.toolchain import calls
 from dlcb.compiler.check import check
 from dlcb.compiler.describe import any_rank_signature, describe_report, describe_signature
+from dlcb.compiler.errors import ArtifactError
 from dlcb.compiler.host.lower import lower
 from dlcb.compiler.ir import text
 from dlcb.compiler.kgen import generate, translation_unit
@@ -71,12 +72,15 @@ def compile_model(
 ) -> Compilation:
     """Compile `source`, or find it in `store` by its identity (then nothing is captured and no weight is read).
 
-    Raises CaptureError, ShapeError, ToolchainError; an operator without a rule is no error, PyTorch runs it."""
+    Raises CaptureError, ShapeError, ToolchainError, and ArtifactError where `options` refuse to compile. An operator
+    without a rule is no error, PyTorch runs it."""
     options = options or CompileOptions()
     found = artifacts.find(source, options, store)
     if found is not None:
         key, artifact = found
         return Compilation(key, artifact.signature, artifact.report.as_cached())
+    if options.only_stored:
+        raise ArtifactError(f"'{source.name}' is not in the store, and compiling is refused", stage="find")
     if any(declared.shape is None for declared in source.inputs):
         artifact, parameters = Artifact(any_rank_signature(source), Report("jit")), {}
         key = artifacts.publish(artifact, source, parameters, store)

@@ -1,6 +1,8 @@
-"""What a compilation may choose: the target machine and the options. The environment is read here and nowhere else.
+"""What a compilation may choose: the target machine and the options. The environment is read here and nowhere
+else.
 
-Each field says whether it enters a kernel's key; two compilations with equal keys give interchangeable kernels."""
+Each field says whether it enters a kernel's key; two compilations with equal keys give interchangeable
+kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Target:
-    """A machine that kernels are made for. `kind` is "cpp" or "cuda"; `architecture` is e.g. "sm_90" or "native"."""
+    """A machine that kernels are made for. `kind` is "cpp" or "cuda"; `architecture` is e.g. "sm_90" or
+    "native"."""
 
     kind: str
     architecture: str

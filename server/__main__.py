@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dlcb.server.cli import command
+from dlcb.server.cli import app
 
 
 def main() -> None:
     """Run the command line."""
-    command()()
+    app()
 
 
 if __name__ == "__main__":

@@ -1,26 +1,27 @@
-"""The `dlcb` command: `serve` and `cache` stand here, `compile`, `explain` and `bench` are the compiler's own
-and join it by name. Exit codes: 0 done, 1 failed, 2 a configuration or usage error, 3 no compiler, 4 an
-unusable cache folder.
-"""
+"""The `dlcb` command: `serve` and `cache` stand here, the commands about models in `model_commands`. Exit
+codes: 0 done, 1 failed, 2 a configuration or usage error, 3 no compiler, 4 an unusable cache folder or
+bundle."""
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from dlcb.kernel_cache import CacheError, LayeredStore, check, ls, open_store, prune, stat
-
-BAD_CONFIG, BAD_CACHE = 2, 4
+from dlcb.kernel_cache import LayeredStore, check, ls, open_store, prune, stat
+from dlcb.server import model_commands
+from dlcb.server.exit_codes import FAILED
+from dlcb.server.settings import read
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 cache = typer.Typer(help="Look into the kernel cache, and tidy it.", no_args_is_help=True)
+app.add_typer(model_commands.app)
 app.add_typer(cache, name="cache")
 
 Folder = Annotated[Path | None, typer.Option("--folder", help="default: $DLCB_CACHE, or ~/.cache/dlcb")]
@@ -28,30 +29,33 @@ Folder = Annotated[Path | None, typer.Option("--folder", help="default: $DLCB_CA
 
 @app.command()
 def serve(
-    config: Annotated[Path, typer.Option(help="the YAML file with options and models")] = Path(
-        "configs/quickstart.yaml"
-    ),
+    config: model_commands.Config = model_commands.QUICKSTART,
     host: Annotated[str | None, typer.Option(help="instead of the file's")] = None,
     port: Annotated[int | None, typer.Option(help="instead of the file's; 0 takes a free one")] = None,
     workers: Annotated[int | None, typer.Option(help="instead of the file's")] = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(help="a file of `dlcb compile --bundle` to start from, instead of the file's"),
+    ] = None,
+    no_compile: Annotated[
+        bool, typer.Option("--no-compile", help="refuse to compile what cache and bundle lack")
+    ] = False,
     log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR")] = "WARNING",
 ) -> None:
     """Compile the registered models and serve them."""
-    # The web stack and torch are not for `dlcb cache`, so each command loads its own.
-    logs, settings_module, errors, screen, serving = (
-        importlib.import_module(f"dlcb.server.{name}")
-        for name in ("logs", "settings", "errors", "screen", "serve")
+    server = {"host": host, "port": port, "workers": workers, "compile": False if no_compile else None}
+    with model_commands.exit_codes():
+        settings = read(config, _given(server), _given({"bundle": bundle}))
+    # The web stack is not for the other commands: it takes longer to load than most of them to run.
+    logs, screen, serving = (
+        importlib.import_module(f"dlcb.server.{name}") for name in ("logs", "screen", "serve")
     )
-    overrides = {"host": host, "port": port, "workers": workers}
-    try:
-        settings = settings_module.read(
-            config, {key: value for key, value in overrides.items() if value is not None}
-        )
-    except errors.ConfigError as error:
-        typer.echo(f"dlcb: {error}", err=True)
-        raise typer.Exit(BAD_CONFIG) from error
     logs.configure(log_level.upper())
     raise typer.Exit(serving.run(settings, screen.Terminal(), log_level.upper()))
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
 
 
 @cache.command("ls")
@@ -97,21 +101,9 @@ def verify(folder: Folder = None) -> None:
     for finding in report.findings:
         typer.echo(str(finding))
     if report.findings:
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 def _open(folder: Path | None) -> LayeredStore:
-    try:
+    with model_commands.exit_codes():
         return open_store(folder)
-    except CacheError as error:
-        typer.echo(f"dlcb: {error}", err=True)
-        raise typer.Exit(BAD_CACHE) from error
-
-
-def command() -> typer.Typer:
-    """The whole command: ours, and the compiler's where they are installed."""
-    if importlib.util.find_spec("dlcb.compiler.cli") is not None:
-        compiler = importlib.import_module("dlcb.compiler.cli").app
-        app.registered_commands += compiler.registered_commands
-        app.registered_groups += compiler.registered_groups
-    return app

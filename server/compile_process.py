@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from typing import Any
 
 from dlcb.compiler import CompilerError, ModelSource, ToolchainError
@@ -38,6 +38,8 @@ class CompileProcess:
         # None is the compiler's default, this machine's CPU; a device's architecture is the compiler's to
         # find out.
         self._options = None if options["device"] == "cpu" else backend.options_for(options["device"])
+        if not options["compile"]:
+            self._options = replace(self._options or backend.CompileOptions(), only_stored=True)
         self._store = open_described(options["cache"])
         self._asked: queue.PriorityQueue[tuple[int, int, dict[str, Any]]] = queue.PriorityQueue()
 

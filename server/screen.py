@@ -4,6 +4,7 @@ is ready, and the URL.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -51,7 +52,11 @@ class Terminal:
 
 def ready_line(model: ServedModel) -> str:
     """`minilm  free batch, sequence | dynamic | 31 kernels, 42 library calls | 7.9 s | cache miss`"""
-    report = model.report
+    return f"{model.name:<12} {report_line(model.report, model.compile_seconds + model.load_seconds)}"
+
+
+def report_line(report: Mapping[str, Any], seconds: float) -> str:
+    """A compilation on one line; `report` is the JSON of a `dlcb.compiler.report.Report`."""
     free = [dim["size"] for dim in report.get("dims", ()) if not str(dim["size"]).isdigit()]
     calls: dict[str, int] = {}
     for call in report.get("calls", ()):
@@ -62,15 +67,12 @@ def ready_line(model: ServedModel) -> str:
         for tier, word in (("library", "library calls"), ("eager", "eager nodes"))
         if calls.get(tier)
     ]
+    tier = str(report.get("tier", "?"))
     parts = [
-        f"free {', '.join(dict.fromkeys(free)) or 'none'}" if not _any_rank(model) else "free rank",
-        str(report.get("tier", "?")),
-        ", ".join(made),
-        f"{model.compile_seconds + model.load_seconds:.1f} s",
+        "free rank" if tier == "jit" else f"free {', '.join(dict.fromkeys(free)) or 'none'}",
+        tier,
+        "compiled at the first request of a rank" if tier == "jit" else ", ".join(made),
+        f"{seconds:.1f} s",
         f"cache {'hit' if report.get('from_cache') else 'miss'}",
     ]
-    return f"{model.name:<12} {' | '.join(parts)}"
-
-
-def _any_rank(model: Any) -> bool:
-    return any(spec.dims is None for spec in model.signature.inputs)
+    return " | ".join(parts)

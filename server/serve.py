@@ -13,7 +13,6 @@ import os
 import signal
 import socket
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Protocol
 
 import uvicorn
@@ -27,14 +26,15 @@ from dlcb.server.batcher import Batcher
 from dlcb.server.cache import describe, open_described
 from dlcb.server.dataplane import Dataplane
 from dlcb.server.errors import ServerError
+from dlcb.server.exit_codes import BAD_CACHE, DONE, FAILED, NO_COMPILER
 from dlcb.server.metrics import Metrics
 from dlcb.server.model import ServedModel
+from dlcb.server.protocol import TensorProtocol
 from dlcb.server.registry import LoadFailed, Registry
 from dlcb.server.repository import Repository
-from dlcb.server.settings import Settings
+from dlcb.server.settings import Settings, device_of
 from dlcb.server.supervisor import Supervisor
 
-DRAINED, FAILED, NO_COMPILER, BAD_CACHE = 0, 1, 3, 4
 BACKLOG = 2048
 READ_AHEAD = 4 << 20  # bytes of a body that uvicorn takes before it waits for us
 COUNTERS_EVERY = 2.0  # seconds between looks at the workers' counters and the cache's statistics
@@ -156,7 +156,7 @@ async def _serve(settings: Settings, store: LayeredStore, screen: Screen, log_le
         uvicorn.Config(
             front.application,
             interface="asgi3",
-            http="httptools",
+            http=TensorProtocol.for_routes(front.application.tensors),
             proxy_headers=False,
             lifespan="off",
             access_log=False,
@@ -192,7 +192,7 @@ async def _serve(settings: Settings, store: LayeredStore, screen: Screen, log_le
             up.cancel()
         server.should_exit = True
         await door
-        return DRAINED
+        return DONE
     finally:
         server.should_exit = True
         if counting is not None:
@@ -236,14 +236,6 @@ def _url(settings: Settings, listener: socket.socket) -> str:
     scheme = "https" if settings.server.tls_certificate else "http"
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     return f"{scheme}://{host}:{port}"
-
-
-def device_of(settings: Settings) -> str:
-    """The configured device, else cuda where the driver shows one. The front asks the file system, since it
-    loads neither torch nor CUDA."""
-    if settings.server.device is not None:
-        return settings.server.device
-    return "cuda" if Path("/dev/nvidiactl").exists() else "cpu"
 
 
 def tune_memory() -> None:

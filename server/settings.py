@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
@@ -93,6 +93,9 @@ class Server(Section):
     device: Literal["cpu", "cuda"] | None = Field(None, description="default: cuda where there is a GPU")
     grace_seconds: float = Field(5.0, ge=0, description="time between SIGTERM and closing the door")
     drain_seconds: float = Field(30.0, ge=0, description="time accepted requests then have to finish")
+    compile: bool = Field(
+        True, description="false: what the kernel cache lacks is an error, nothing is compiled"
+    )
     backend: str = Field("dlcb.compiler", description="module with compile_model and load_model")
     access_log_every: int = Field(0, ge=0, description="log every n-th request; 0 logs none")
     tls_certificate: Path | None = None
@@ -131,6 +134,9 @@ class Model(Section):
     dims: dict[Symbol, tuple[Size, Size | None]] = {}
     jit: Literal["eager", "wait"] = "eager"
     load: bool = Field(True, description="load when the server starts")
+    bench: tuple[dict[Symbol, Size] | tuple[Size, ...], ...] = Field(
+        (), description="what `dlcb bench` measures: sizes of the dims, or a shape for inputs of any rank"
+    )
     batching: Batching = Batching()
     limits: Limits = Limits()
 
@@ -148,6 +154,11 @@ class Model(Section):
                 raise ValueError(f"dims: '{symbol}' stands in no input's shape")
             if high is not None and high < low:
                 raise ValueError(f"dims: '{symbol}' has the empty range {low} to {high}")
+        for sizes in self.bench:
+            if isinstance(sizes, dict) and sizes.keys() != used:
+                raise ValueError(f"bench: expected sizes of {_words_of(used)}, found {_words_of(sizes)}")
+            if isinstance(sizes, tuple) and all(entry.shape is not None for entry in self.inputs):
+                raise ValueError("bench: a shape is for inputs of any rank; give sizes by name")
         return self
 
     def source(self, folder: Path) -> ModelSource:
@@ -188,9 +199,13 @@ class Settings(Section):
         return self
 
 
-def read(path: Path, overrides: Mapping[str, Any] = MappingProxyType({})) -> Settings:
-    """The settings of a file, with `overrides` of its `server` section (they come from the command line).
-    ConfigError with one line, `file:line: key: rule`."""
+def read(
+    path: Path,
+    overrides: Mapping[str, Any] = MappingProxyType({}),
+    cache_overrides: Mapping[str, Any] = MappingProxyType({}),
+) -> Settings:
+    """The settings of a file, with overrides of its `server` and `cache` sections (they come from the command
+    line). ConfigError with one line, `file:line: key: rule`."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -206,9 +221,10 @@ def read(path: Path, overrides: Mapping[str, Any] = MappingProxyType({})) -> Set
     if not isinstance(data, Mapping):
         raise ConfigError(f"{path}:1: expected a mapping with 'models'")
     try:
-        options = data.get("server") or {}
-        if overrides and isinstance(options, Mapping):
-            data = {**data, "server": {**options, **overrides}}
+        for section, given in (("server", overrides), ("cache", cache_overrides)):
+            options = data.get(section) or {}
+            if given and isinstance(options, Mapping):
+                data = {**data, section: {**options, **given}}
         settings = Settings(**{**data, "folder": path.resolve().parent})
     except ValidationError as error:
         first = error.errors()[0]
@@ -224,6 +240,14 @@ def read(path: Path, overrides: Mapping[str, Any] = MappingProxyType({})) -> Set
                 f"{path}:{_line(tree, ('models', index, 'weights'))}: models.{index}: {error}"
             ) from error
     return settings
+
+
+def device_of(settings: Settings) -> str:
+    """The configured device, else cuda where the driver shows one. The front asks the file system, since it
+    loads neither torch nor CUDA."""
+    if settings.server.device is not None:
+        return settings.server.device
+    return "cuda" if Path("/dev/nvidiactl").exists() else "cpu"
 
 
 def resolve(entry: str, folder: Path) -> Path:
@@ -260,6 +284,10 @@ def _line(tree: yaml.Node | None, place: tuple[str | int, ...]) -> int:
         else:
             break
     return line
+
+
+def _words_of(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in sorted(names)) or "nothing"
 
 
 def _words(error: Mapping[str, Any]) -> str:

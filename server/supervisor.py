@@ -7,12 +7,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dlcb.compiler import CompilerError, ModelSource
 from dlcb.server.batcher import Batcher
 from dlcb.server.cache import describe
-from dlcb.server.errors import ServerError
+from dlcb.server.errors import BadRequest, NotReady, ServerError
 from dlcb.server.metrics import Metrics
 from dlcb.server.model import ServedModel
 from dlcb.server.process import CompileService, WorkerProcess
@@ -41,6 +42,7 @@ class Supervisor:
         self._options: dict[str, Any] = {
             "backend": settings.server.backend,
             "cache": describe(settings.cache),
+            "compile": settings.server.compile,
             "device": device,
             "log_level": log_level,
         }
@@ -54,6 +56,8 @@ class Supervisor:
         self._models: dict[int, ServedModel] = {}
         self._loading: dict[tuple[WorkerProcess, int], asyncio.Future[float]] = {}
         self._starting: dict[WorkerProcess, asyncio.Future[None]] = {}
+        self._planning: dict[tuple[WorkerProcess, int], asyncio.Future[dict[str, Any]]] = {}
+        self._tickets = 0
         self._tasks: set[asyncio.Task[None]] = set()
         metrics.before_scrape.append(self._refresh_gauges)
 
@@ -98,6 +102,26 @@ class Supervisor:
         for worker in self._workers:
             worker.models.discard(model.handle)
             self._tell(worker, {"do": "unload", "handle": model.handle})
+
+    async def plan(self, model: ServedModel, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+        """What a worker's model says it would do at these shapes: tier, bytes, cached, would_compile and
+        output_shapes. It answers between two jobs. NotReady without a worker, BadRequest for illegal
+        shapes."""
+        if not self._batcher.lanes:
+            raise NotReady("no worker is running")
+        worker = self._batcher.lanes[0]
+        assert isinstance(worker, WorkerProcess)
+        self._tickets += 1
+        key = (worker, self._tickets)
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._planning[key] = future
+        self._tell(
+            worker, {"do": "plan", "ticket": self._tickets, "handle": model.handle, "shapes": shapes}
+        )
+        try:
+            return await future
+        finally:
+            del self._planning[key]
 
     def request_counters(self) -> None:
         """Ask every worker for its counters; they arrive a moment later, for the next scrape."""
@@ -235,7 +259,18 @@ class Supervisor:
                 loading.set_exception(WorkerError(event["error"]))
         elif kind == "compile":
             self._background(self._compile_for(worker, event))
+        elif kind == "planned":
+            planning = self._planning.get((worker, event["ticket"]))
+            if planning is None or planning.done():
+                return
+            if "plan" in event:
+                planning.set_result(event["plan"])
+            elif "illegal" in event:
+                planning.set_exception(BadRequest(event["illegal"]))
+            else:
+                planning.set_exception(WorkerError(event["error"]))
         elif kind == "counters":
+            worker.device_bytes = event["device_bytes"]
             for handle, counters in event["models"].items():
                 if int(handle) in self._models:
                     self._models[int(handle)].counters = counters
@@ -292,7 +327,7 @@ class Supervisor:
         starting = self._starting.pop(worker, None)
         if starting is not None and not starting.done():
             starting.set_exception(error)
-        for (owner, _handle), future in list(self._loading.items()):
+        for (owner, _number), future in [*self._loading.items(), *self._planning.items()]:
             if owner is worker and not future.done():
                 future.set_exception(error)
 
@@ -321,6 +356,9 @@ class Supervisor:
             metrics.process_bytes.forget(gone)
         for name, pid in processes.items():
             metrics.process_bytes.cell(name).value = resident_bytes(pid)
+        if self._options["device"] != "cpu":
+            held = sum(worker.device_bytes for worker in self._workers)
+            metrics.device_bytes.cell(self._options["device"]).value = held
         for model in self._models.values():
             counters = model.counters
             model.cells.depth.value = model.waiting

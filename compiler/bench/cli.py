@@ -1,24 +1,34 @@
-"""The command `bench`: which suite, which cases, which peers, and where results are kept."""
+"""The command `bench`: which suite or which registered models, which peers, and where results are kept. `dlcb
+bench` adds the models of a configuration file; `python -m dlcb.compiler.bench` needs nothing of the
+server."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import torch
 import typer
 
+from dlcb.compiler.bench.floors import copy_bandwidth
 from dlcb.compiler.bench.machine import describe_machine
-from dlcb.compiler.bench.report import keep, print_results
-from dlcb.compiler.bench.run import run_case
-from dlcb.compiler.bench.suites import SUITES, cases
+from dlcb.compiler.bench.report import BANDWIDTH, keep, print_results, print_shapes
+from dlcb.compiler.bench.run import CaseResult, run_case
+from dlcb.compiler.bench.shapes import SHAPE_CASES, run_shapes
+from dlcb.compiler.bench.suites import SUITES, Case, cases
+from dlcb.compiler.source import ModelSource
+from dlcb.compiler.thunks.jit import specialise
 
 app = typer.Typer(add_completion=False, help="Measure ours beside eager PyTorch and torch.compile.")
+
+Sizes = Mapping[str, int] | Sequence[int]  # of the free dims by name, or the shape of every input of any rank
 
 
 @app.command()
 def bench(
-    suite: Annotated[str, typer.Option(help=f"one of {', '.join(SUITES)}")] = "survey",
+    suite: Annotated[str, typer.Option(help=f"one of {', '.join((*SUITES, 'shapes'))}")] = "survey",
     only: Annotated[str, typer.Option(help="comma-separated cases; empty: all")] = "",
     peers: Annotated[str, typer.Option(help="comma-separated peers")] = "eager,compile-dynamic",
     device: Annotated[str, typer.Option(help="cpu or cuda; default: cuda where there is a GPU")] = "",
@@ -26,11 +36,76 @@ def bench(
     out: Annotated[Path | None, typer.Option(help="a JSON file to keep results in, merged by case")] = None,
 ) -> None:
     """Print times, ratios, compile seconds, break-even calls and first calls at unseen shapes."""
+    bench_suite(suite, _words(only), peers=peers, device=device, rounds=rounds, out=out)
+
+
+def bench_suite(
+    suite: str,
+    only: Sequence[str] = (),
+    *,
+    peers: str,
+    device: str = "",
+    rounds: int = 7,
+    out: Path | None = None,
+) -> None:
+    """Measure and print a suite, or those of its cases that `only` names. KeyError for unknown names."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    wanted = set(filter(None, only.split(",")))
-    chosen = [case for case in cases(suite, device) if not wanted or case.source.name in wanted]
-    results = [run_case(case, device, tuple(filter(None, peers.split(","))), rounds=rounds) for case in chosen]
+    if suite == "shapes":
+        print_shapes(
+            [run_shapes(case, device) for case in _chosen(SHAPE_CASES, only)], describe_machine(device)
+        )
+        return
+    _measure(_chosen(cases(suite, device), only), peers, device, rounds, out, floors=suite == "kernels")
+
+
+def bench_registered(
+    models: Sequence[tuple[ModelSource, Sizes]],
+    *,
+    peers: str,
+    device: str,
+    rounds: int = 7,
+    out: Path | None = None,
+) -> None:
+    """Measure and print registered models, each at the sizes beside it; a shape makes a case of its rank."""
+    grouped: dict[str, Case] = {}
+    for source, sizes in models:
+        case = _case(source, sizes)
+        before = grouped.get(case.source.name)
+        grouped[case.source.name] = (
+            case if before is None else replace(before, sizes=(*before.sizes, *case.sizes))
+        )
+    _measure(tuple(grouped.values()), peers, device, rounds, out)
+
+
+def _case(source: ModelSource, sizes: Sizes) -> Case:
+    if isinstance(sizes, Mapping):
+        return Case(source, (dict(sizes),))
+    ranks = [len(sizes) if declared.shape is None else len(declared.shape) for declared in source.inputs]
+    ranked = replace(specialise(source, ranks), name=f"{source.name} rank {len(sizes)}")
+    any_rank = [declared.name for declared in source.inputs if declared.shape is None]
+    return Case(ranked, ({f"{name}_{axis}": size for name in any_rank for axis, size in enumerate(sizes)},))
+
+
+def _measure(
+    chosen: Sequence[Case], peers: str, device: str, rounds: int, out: Path | None, *, floors: bool = False
+) -> list[CaseResult]:
+    results = [run_case(case, device, _words(peers), rounds=rounds) for case in chosen]
     machine = describe_machine(device)
+    if floors:
+        machine[BANDWIDTH] = round(copy_bandwidth(device) / 1e9, 1)
     if out is not None:
         keep(results, machine, out)
     print_results(results, machine)
+    return results
+
+
+def _chosen(found: Sequence[Case], only: Sequence[str]) -> list[Case]:
+    known = [case.source.name for case in found]
+    unknown = [name for name in only if name not in known]
+    if unknown:
+        raise KeyError(f"unknown cases {', '.join(unknown)}: expected some of {', '.join(known)}")
+    return [case for case in found if not only or case.source.name in only]
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))

@@ -1,11 +1,12 @@
-"""Who runs in a benchmark: eager PyTorch, torch.compile in its modes, and our tiers, each as a prepared call at one shape."""
+"""Who runs in a benchmark: eager PyTorch, torch.compile in its modes, and our tiers, each as a prepared call
+at one shape."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -16,7 +17,8 @@ _HOT = 10  # calls after which a plan is hot
 
 
 class Contestant(Protocol):
-    """`prepare(inputs)` gives a call at these inputs' shapes, with whatever compile that takes done; `seconds` is its cost."""
+    """`prepare(inputs)` gives a call at these inputs' shapes, with whatever compile that takes done;
+    `seconds` is its cost."""
 
     name: str
 
@@ -55,7 +57,7 @@ class EagerGraph:
 class TorchCompile:
     """torch.compile. `seconds` adds up the first calls, which compile."""
 
-    def __init__(self, module: nn.Module, name: str, **options: object) -> None:
+    def __init__(self, module: nn.Module, name: str, **options: Any) -> None:
         self.name = name
         self.seconds = 0.0
         self._call = torch.compile(module, **options)
@@ -71,7 +73,8 @@ class TorchCompile:
 
 @dataclass
 class Ours:
-    """A compiled model; nothing is compiled for a shape. `promote` uses idle moments, as the server does, to record plans."""
+    """A compiled model; nothing is compiled for a shape. `promote` uses idle moments, as the server does, to
+    record plans."""
 
     call: Callable[..., object]
     name: str = "ours"
@@ -92,7 +95,9 @@ def peers(module: nn.Module, names: Sequence[str]) -> list[Contestant]:
         "eager-graph": lambda: EagerGraph(module),
         "compile": lambda: TorchCompile(module, "compile", dynamic=False),
         "compile-dynamic": lambda: TorchCompile(module, "compile dynamic", dynamic=True),
-        "reduce-overhead": lambda: TorchCompile(module, "reduce-overhead", mode="reduce-overhead", dynamic=False),
+        "reduce-overhead": lambda: TorchCompile(
+            module, "reduce-overhead", mode="reduce-overhead", dynamic=False
+        ),
     }
     unknown = [name for name in names if name not in made]
     if unknown:

@@ -1,7 +1,8 @@
-"""Time several contestants side by side: interleaved rounds in one process, medians, fresh random inputs for each shape.
+"""Time several contestants side by side: interleaved rounds in one process, medians, fresh random inputs for
+each shape.
 
-On a GPU a round is timed with events on the current stream, so that host time hides where the device is the limit, and
-counts where it is not."""
+On a GPU a round is timed with events on the current stream, so that host time hides where the device is the
+limit, and counts where it is not."""
 
 from __future__ import annotations
 
@@ -40,8 +41,11 @@ def once(call: Call, device: str) -> float:
     return time.perf_counter() - start
 
 
-def interleaved(contestants: Mapping[str, Call], device: str, rounds: int = 7, warmup: int = 3) -> dict[str, Timing]:
-    """Each contestant's time a call. Every round runs all of them, each round in the opposite order of the one before."""
+def interleaved(
+    contestants: Mapping[str, Call], device: str, rounds: int = 7, warmup: int = 3
+) -> dict[str, Timing]:
+    """Each contestant's time a call. Every round runs all of them, each round in the opposite order of the
+    one before."""
     repeats = {}
     for name, call in contestants.items():
         for _ in range(warmup):

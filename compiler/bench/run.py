@@ -1,23 +1,26 @@
-"""Run cases: compile ours cold and warm, check the answers, time everyone side by side at each size, then at sizes never
-seen before. Rows come out as plain data; `bench.report` prints and keeps them."""
+"""Run cases: compile ours cold and warm, check the answers, time everyone side by side at each size, then at
+sizes never seen before. Rows come out as plain data; `bench.report` prints and keeps them."""
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from dlcb.compiler.bench.contestants import Contestant, Ours, TorchCompile, peers
+from dlcb.compiler.bench.contestants import Call, Contestant, Ours, TorchCompile, peers
+from dlcb.compiler.bench.floors import bytes_at_least
 from dlcb.compiler.bench.measure import interleaved, once
-from dlcb.compiler.bench.suites import Case
-from dlcb.compiler.bridge.agreement import Reference, compare, random_inputs
+from dlcb.compiler.bench.suites import Case, case_inputs
+from dlcb.compiler.bridge.agreement import Reference, compare
 from dlcb.compiler.bridge.capture import load_module
-from dlcb.compiler.driver import compile_model, load_model, options_for
+from dlcb.compiler.driver import CompiledModel, compile_model, load_model, options_for
 from dlcb.kernel_cache import open_store
 
 _UNSEEN_STEP = 1  # a size never seen before is the next odd one
@@ -36,6 +39,7 @@ class Row:
     agrees: bool = True
     first_call: dict[str, float] = field(default_factory=dict)
     peak_bytes: dict[str, int] = field(default_factory=dict)
+    least_bytes: int = 0  # inputs read once and outputs written once, parameters left out
 
     def ratio(self, base: str, other: str = "ours") -> float | None:
         """How many times faster `other` is than `base`."""
@@ -58,7 +62,12 @@ class CaseResult:
 
 
 def run_case(
-    case: Case, device: str, peer_names: Sequence[str], *, rounds: int = 7, static: bool = False, seed: int = 0
+    case: Case,
+    device: str,
+    peer_names: Sequence[str],
+    *,
+    rounds: int = 7,
+    seed: int = 0,
 ) -> CaseResult:
     """Measure one case. Raises CompilerError where ours cannot be compiled."""
     options = options_for(device)
@@ -66,7 +75,14 @@ def run_case(
         store = open_store(Path(folder))
         compilation, cold = _timed(lambda: compile_model(case.source, store, options))
         warm_store = open_store(Path(folder))
-        _, warm = _timed(lambda: load_model(case.source, compile_model(case.source, warm_store, options).artifact_key, warm_store, device=device))
+        _, warm = _timed(
+            lambda: load_model(
+                case.source,
+                compile_model(case.source, warm_store, options).artifact_key,
+                warm_store,
+                device=device,
+            )
+        )
         model = load_model(case.source, compilation.artifact_key, store, device=device)
         module = load_module(case.source).to(device)
         plain = load_model(case.source, compilation.artifact_key, store, device=device)
@@ -74,7 +90,10 @@ def run_case(
         if device == "cuda":
             contestants.append(Ours(plain.call, "ours, no graphs"))
         reference = Reference(module)
-        rows = [_measure(case, sizes, contestants, reference, model, device, rounds, seed + k) for k, sizes in enumerate(case.sizes)]
+        rows = [
+            _measure(case, sizes, contestants, reference, model, device, rounds, seed + k)
+            for k, sizes in enumerate(case.sizes)
+        ]
         for row in rows:
             row.first_call = _first_calls(case, row.sizes, module, plain, device, seed)
     compiles = {c.name: c.seconds for c in contestants if isinstance(c, TorchCompile)}
@@ -85,44 +104,43 @@ def run_case(
     )  # fmt: skip
 
 
-def _timed(action) -> tuple[Any, float]:  # noqa: ANN001
+def _timed(action: Callable[[], Any]) -> tuple[Any, float]:
     start = time.perf_counter()
     result = action()
     return result, time.perf_counter() - start
 
 
-def _inputs(case: Case, sizes: Mapping[str, int], device: str, seed: int) -> dict[str, torch.Tensor]:
-    shapes = {d.name: tuple(sizes[s] if isinstance(s, str) else s for s in d.shape or ()) for d in case.source.inputs}
-    inputs = random_inputs(case.source, shapes, seed)
-    for name, fill in case.masks.items():
-        inputs[name] = _padding(inputs[name], seed) if fill == "padding" else torch.ones_like(inputs[name])
-    return {name: x.to(device) for name, x in inputs.items()}
-
-
-def _padding(mask: torch.Tensor, seed: int) -> torch.Tensor:
-    """Rows of ones of different lengths, then zeros; the first row is full."""
-    batch, length = mask.shape
-    lengths = torch.randint(max(length // 2, 1), length + 1, (batch, 1), generator=torch.Generator().manual_seed(seed))
-    lengths[0] = length
-    return (torch.arange(length)[None] < lengths).to(mask.dtype)
-
-
-def _measure(case, sizes, contestants, reference, model, device, rounds, seed) -> Row:  # noqa: ANN001
-    inputs = _inputs(case, sizes, device, seed)
+def _measure(
+    case: Case,
+    sizes: Mapping[str, int],
+    contestants: Sequence[Contestant],
+    reference: Reference,
+    model: CompiledModel,
+    device: str,
+    rounds: int,
+    seed: int,
+) -> Row:
+    inputs = case_inputs(case, sizes, device, seed)
     row = Row(case.source.name, dict(sizes))
     for deviation in compare(model.call, reference, inputs, case.source.outputs):
         row.agrees &= deviation.agrees
-        row.error, row.eager_error = max(row.error, deviation.error), max(row.eager_error, deviation.eager_error)
+        row.error, row.eager_error = (
+            max(row.error, deviation.error),
+            max(row.eager_error, deviation.eager_error),
+        )
     tensors = list(inputs.values())
+    row.least_bytes = bytes_at_least(tensors, model.call(*tensors))
     timings = interleaved({c.name: c.prepare(tensors) for c in contestants}, device, rounds)
     row.seconds = {name: timing.seconds for name, timing in timings.items()}
     row.spread = {name: timing.spread for name, timing in timings.items()}
     if device == "cuda":
-        row.peak_bytes = {c.name: _peak(c.prepare(tensors)) for c in contestants if c.name in ("eager", "ours")}
+        row.peak_bytes = {
+            c.name: _peak(c.prepare(tensors)) for c in contestants if c.name in ("eager", "ours")
+        }
     return row
 
 
-def _peak(call) -> int:  # noqa: ANN001
+def _peak(call: Call) -> int:
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -131,17 +149,19 @@ def _peak(call) -> int:  # noqa: ANN001
     return torch.cuda.max_memory_allocated() - before
 
 
-def _first_calls(case, sizes, module, model, device, seed) -> dict[str, float]:  # noqa: ANN001
-    """Seconds of the first call at sizes nobody has seen; two such sizes, so that each contestant once goes first."""
+def _first_calls(
+    case: Case, sizes: Mapping[str, int], module: nn.Module, model: CompiledModel, device: str, seed: int
+) -> dict[str, float]:
+    """Seconds of the first call at sizes nobody has seen; two such sizes, so that each contestant once goes
+    first."""
     totals = {"eager": 0.0, "ours": 0.0}
     for turn in range(2):
-        unseen = {name: size + _UNSEEN_STEP + turn if name == next(iter(sizes)) else size for name, size in sizes.items()}
-        tensors = list(_inputs(case, unseen, device, seed + 100 + turn).values())
+        unseen = {
+            name: size + _UNSEEN_STEP + turn if name == next(iter(sizes)) else size
+            for name, size in sizes.items()
+        }
+        tensors = list(case_inputs(case, unseen, device, seed + 100 + turn).values())
         order = [("eager", module), ("ours", model.call)]
         for name, call in order if turn % 2 else reversed(order):
-            totals[name] += once(lambda call=call: call(*tensors), device)
+            totals[name] += once(partial(call, *tensors), device)
     return totals
-
-
-def with_sizes(case: Case, sizes: Sequence[Mapping[str, int]]) -> Case:
-    return replace(case, sizes=tuple(sizes))

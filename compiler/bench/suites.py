@@ -1,10 +1,12 @@
-"""What is measured: the survey's five graphs, vision and language models with random weights, and single kernels.
+"""What is measured: the survey's five graphs, vision and language models with random weights, and single
+kernels.
 
-Everything is an ordinary factory, registered like a user's own model, so that a benchmark takes the path that users take."""
+Everything is an ordinary factory, registered like a user's own model, so that a benchmark takes the path that
+users take."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +14,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from dlcb.compiler.bench.kernels import BINARY, DTYPES, UNARY, kernel_sizes, kernel_source
+from dlcb.compiler.bridge.agreement import random_inputs
 from dlcb.compiler.errors import CaptureError
 from dlcb.compiler.source import InputDeclaration, ModelSource
 
@@ -20,20 +24,54 @@ _HERE = "dlcb.compiler.bench.suites"
 
 @dataclass(frozen=True)
 class Case:
-    """A model and the sizes it is measured at. `floor_bytes` per element of the batch, where memory bounds the graph."""
+    """A model and the sizes it is measured at. `floor_bytes` per element of the batch, where memory bounds
+    the graph."""
 
     source: ModelSource
     sizes: tuple[Mapping[str, int], ...]
     dtype: str = "float32"
-    masks: Mapping[str, str] = field(default_factory=dict)  # input name -> how it is filled: "padding" or "ones"
+    masks: Mapping[str, str] = field(
+        default_factory=dict
+    )  # input name -> how it is filled: "padding" or "ones"
 
 
-def _source(name: str, arguments: Mapping[str, Any], inputs: tuple[InputDeclaration, ...], outputs: int = 1) -> ModelSource:
+def _source(
+    name: str, arguments: dict[str, Any], inputs: tuple[InputDeclaration, ...], outputs: int = 1
+) -> ModelSource:
     names = tuple(f"output{k}" for k in range(outputs)) if outputs > 1 else ("output",)
-    return ModelSource(name, "1", factory=f"{_HERE}:{arguments.pop('factory')}", arguments=arguments, inputs=inputs, outputs=names)
+    return ModelSource(
+        name,
+        "1",
+        factory=f"{_HERE}:{arguments.pop('factory')}",
+        arguments=arguments,
+        inputs=inputs,
+        outputs=names,
+    )
 
 
-# ---- the survey's five graphs (fp32) ---------------------------------------------------------------------------------
+def case_inputs(case: Case, sizes: Mapping[str, int], device: str, seed: int) -> dict[str, torch.Tensor]:
+    """Random inputs of these sizes, masks filled as the case says."""
+    shapes = {
+        d.name: tuple(sizes[s] if isinstance(s, str) else s for s in d.shape or ())
+        for d in case.source.inputs
+    }
+    inputs = random_inputs(case.source, shapes, seed)
+    for name, fill in case.masks.items():
+        inputs[name] = _padding(inputs[name], seed) if fill == "padding" else torch.ones_like(inputs[name])
+    return {name: x.to(device) for name, x in inputs.items()}
+
+
+def _padding(mask: torch.Tensor, seed: int) -> torch.Tensor:
+    """Rows of ones of different lengths, then zeros; the first row is full."""
+    batch, length = mask.shape
+    lengths = torch.randint(
+        max(length // 2, 1), length + 1, (batch, 1), generator=torch.Generator().manual_seed(seed)
+    )
+    lengths[0] = length
+    return (torch.arange(length)[None] < lengths).to(mask.dtype)
+
+
+# ---- the survey's five graphs (fp32) ----------------------------------------------------------------------
 
 
 class ElementwiseChain(nn.Module):
@@ -84,8 +122,8 @@ class SelfAttention(nn.Module):
         return self.out(attended.transpose(1, 2).reshape(batch, length, width))
 
 
-_SURVEY = {
-    "chain": lambda: ElementwiseChain(),
+_SURVEY: dict[str, Callable[[], nn.Module]] = {
+    "chain": ElementwiseChain,
     "normalisation": lambda: NormalisationResidual(1024),
     "convolution": lambda: ConvolutionBlock(64),
     "perceptron": lambda: Perceptron(1024, 4096),
@@ -94,7 +132,8 @@ _SURVEY = {
 
 
 def survey_graph(graph: str) -> nn.Module:
-    """One of the survey's graphs, with fixed random weights; the convolution's norm has statistics that are not the identity."""
+    """One of the survey's graphs, with fixed random weights; the convolution's norm has statistics that are
+    not the identity."""
     torch.manual_seed(0)
     module = _SURVEY[graph]()
     _randomize_norms(module)
@@ -104,6 +143,7 @@ def survey_graph(graph: str) -> nn.Module:
 def _randomize_norms(module: nn.Module) -> None:
     for norm in module.modules():
         if isinstance(norm, nn.BatchNorm2d):
+            assert norm.running_mean is not None and norm.running_var is not None  # these norms track both
             nn.init.uniform_(norm.running_mean, -0.2, 0.2)
             nn.init.uniform_(norm.running_var, 0.5, 1.5)
             nn.init.uniform_(norm.weight, 0.5, 1.5)
@@ -111,25 +151,26 @@ def _randomize_norms(module: nn.Module) -> None:
 
 
 def _survey() -> tuple[Case, ...]:
-    def declare(*inputs: tuple[str, tuple]) -> tuple[InputDeclaration, ...]:
-        return tuple(InputDeclaration(name, "float32", shape) for name, shape in inputs)
-
     rows, image = ("batch", "length", 1024), ("batch", 64, "height", "width")
     return (
-        Case(_source("chain", {"factory": "survey_graph", "graph": "chain"}, declare(("x", rows), ("y", rows))),
-             ({"batch": 16, "length": 4096},)),
-        Case(_source("normalisation", {"factory": "survey_graph", "graph": "normalisation"},
-                     declare(("x", rows), ("residual", rows))), ({"batch": 16, "length": 4096},)),
-        Case(_source("convolution", {"factory": "survey_graph", "graph": "convolution"}, declare(("x", image))),
-             ({"batch": 16, "height": 56, "width": 56},)),
-        Case(_source("perceptron", {"factory": "survey_graph", "graph": "perceptron"}, declare(("x", ("rows", 1024)))),
-             ({"rows": 8192},)),
-        Case(_source("attention", {"factory": "survey_graph", "graph": "attention"},
-                     declare(("x", ("batch", "length", 768)))), ({"batch": 16, "length": 512},)),
-    )  # fmt: skip
+        _graph("chain", {"x": rows, "y": rows}, batch=16, length=4096),
+        _graph("normalisation", {"x": rows, "residual": rows}, batch=16, length=4096),
+        _graph("convolution", {"x": image}, batch=16, height=56, width=56),
+        _graph("perceptron", {"x": ("rows", 1024)}, rows=8192),
+        _graph("attention", {"x": ("batch", "length", 768)}, batch=16, length=512),
+    )
 
 
-# ---- models with random weights ----------------------------------------------------------------------------------------
+def _graph(name: str, shapes: Mapping[str, tuple[str | int, ...]], **sizes: int) -> Case:
+    inputs = tuple(InputDeclaration(key, "float32", shape) for key, shape in shapes.items())
+    return Case(_source(name, {"factory": "survey_graph", "graph": name}, inputs), (sizes,))
+
+
+def survey_case(name: str) -> Case:
+    return next(case for case in _survey() if case.source.name == name)
+
+
+# ---- models with random weights --------------------------------------------------------------------------
 
 VISION = ("resnet18", "resnet50", "mobilenet_v2", "efficientnet_b0", "vit_b_16")
 
@@ -137,7 +178,7 @@ VISION = ("resnet18", "resnet50", "mobilenet_v2", "efficientnet_b0", "vit_b_16")
 def vision_model(name: str, dtype: str) -> nn.Module:
     """A torchvision model with random weights and norms that do something."""
     try:
-        import torchvision  # only this factory needs it; the compiler does not
+        import torchvision  # noqa: PLC0415 - only this factory needs it; the compiler does not
     except ImportError as error:
         raise CaptureError(f"benchmark {name}: needs torchvision: {error}", stage="capture") from error
     torch.manual_seed(0)
@@ -153,7 +194,7 @@ class BertEncoder(nn.Module):
 
     def __init__(self, masked: bool) -> None:
         super().__init__()
-        from transformers import BertConfig, BertModel  # only this factory needs it
+        from transformers import BertConfig, BertModel  # noqa: PLC0415 - only this factory needs it
 
         self.masked = masked
         self.bert = BertModel(BertConfig(attn_implementation="sdpa"), add_pooling_layer=False)
@@ -170,7 +211,11 @@ def bert(dtype: str, masked: bool) -> nn.Module:
 def _vision(name: str, dtype: str) -> Case:
     shape = ("batch", 3, 224, 224) if name == "vit_b_16" else ("batch", 3, "height", "width")
     sizes = tuple({"batch": b, "height": 224, "width": 224} for b in (1, 16, 64))
-    source = _source(name, {"factory": "vision_model", "name": name, "dtype": dtype}, (InputDeclaration("x", dtype, shape),))
+    source = _source(
+        name,
+        {"factory": "vision_model", "name": name, "dtype": dtype},
+        (InputDeclaration("x", dtype, shape),),
+    )
     return Case(source, sizes, dtype)
 
 
@@ -188,11 +233,23 @@ def models(dtype: str) -> tuple[Case, ...]:
     return (*(_vision(name, dtype) for name in VISION), _bert(dtype, True), _bert(dtype, False))
 
 
-SUITES = {"survey": lambda device: _survey(), "models": lambda device: models("float16" if device == "cuda" else "float32")}
+def _kernels(device: str) -> tuple[Case, ...]:
+    return tuple(
+        Case(kernel_source(operator, dtype), (kernel_sizes(operator, device),), dtype)
+        for operator in (*UNARY, *BINARY)
+        for dtype in DTYPES
+    )
+
+
+SUITES = {
+    "survey": lambda device: _survey(),
+    "models": lambda device: models("float16" if device == "cuda" else "float32"),
+    "kernels": _kernels,
+}
 
 
 def cases(suite: str, device: str) -> tuple[Case, ...]:
     """The cases of a suite. KeyError names what exists."""
     if suite not in SUITES:
-        raise KeyError(f"unknown suite {suite!r}: expected one of {', '.join(SUITES)}")
+        raise KeyError(f"unknown suite {suite!r}: expected one of {', '.join((*SUITES, 'shapes'))}")
     return SUITES[suite](device)

@@ -1,0 +1,82 @@
+"""A stream of shapes, each met once: what a server sees. A hundred distinct pairs of sizes go through eager,
+torch.compile with dynamic shapes and ours; the calls in which torch.compile compiles are counted apart."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch._dynamo.utils import counters  # the only place that tells whether a call compiled
+
+from dlcb.compiler.bench.measure import once
+from dlcb.compiler.bench.suites import Case, case_inputs, survey_case
+from dlcb.compiler.bridge.capture import load_module
+from dlcb.compiler.driver import compile_model, load_model, options_for
+from dlcb.kernel_cache import open_store
+
+PAIRS = 100
+RANGES = {"cpu": ((1, 16), (8, 192)), "cuda": ((1, 64), (8, 512))}  # of the first and the second free dim
+SHAPE_CASES = tuple(survey_case(name) for name in ("chain", "normalisation", "attention"))
+
+
+@dataclass
+class ShapesResult:
+    """Seconds by contestant: all calls together without compiles, and the compiles; and how many those
+    were."""
+
+    case: str
+    pairs: int
+    seconds: dict[str, float] = field(default_factory=dict)
+    compile_seconds: dict[str, float] = field(default_factory=dict)
+    compiles: dict[str, int] = field(default_factory=dict)
+
+
+def run_shapes(case: Case, device: str, seed: int = 0) -> ShapesResult:
+    """Each pair of sizes once, the contestants in a new order each time. Raises CompilerError where ours
+    cannot be compiled."""
+    result = ShapesResult(case.source.name, PAIRS)
+    with tempfile.TemporaryDirectory(prefix="dlcb-bench-") as folder, torch.no_grad():
+        store = open_store(Path(folder))
+        start = time.perf_counter()
+        key = compile_model(case.source, store, options_for(device)).artifact_key
+        ours = load_model(case.source, key, store, device=device).call
+        result.compile_seconds["ours"], result.compiles["ours"] = time.perf_counter() - start, 1
+        eager = load_module(case.source).to(device)
+        torch._dynamo.reset()
+        calls: dict[str, Callable[..., object]] = {
+            "eager": eager,
+            "compile dynamic": torch.compile(eager, dynamic=True),
+            "ours": ours,
+        }
+        draw = random.Random(seed)
+        for number, sizes in enumerate(_pairs(case, device, draw)):
+            tensors = list(case_inputs(case, sizes, device, seed + number).values())
+            for name in draw.sample(list(calls), len(calls)):
+                _count(result, name, partial(calls[name], *tensors), device)
+    return result
+
+
+def _count(result: ShapesResult, name: str, call: Callable[[], object], device: str) -> None:
+    """Add a call's time where it belongs. A call that compiled is made again, and that one counts as the
+    call."""
+    before = counters["stats"]["unique_graphs"]
+    seconds = once(call, device)
+    if counters["stats"]["unique_graphs"] != before:
+        again = once(call, device)
+        result.compile_seconds[name] = result.compile_seconds.get(name, 0.0) + seconds - again
+        result.compiles[name] = result.compiles.get(name, 0) + 1
+        seconds = again
+    result.seconds[name] = result.seconds.get(name, 0.0) + seconds
+
+
+def _pairs(case: Case, device: str, draw: random.Random) -> list[dict[str, int]]:
+    names = list(case.sizes[0])
+    (low, high), (shortest, longest) = RANGES[device]
+    everything = [(a, b) for a in range(low, high + 1) for b in range(shortest, longest + 1)]
+    return [dict(zip(names, pair, strict=True)) for pair in draw.sample(everything, PAIRS)]

@@ -1,0 +1,199 @@
+"""The commands about registered models: `compile`, `explain` and `bench`. Each reads the same YAML file as
+`serve`, and the same kernel cache, so what one of them compiled the others find."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from dlcb import compiler
+from dlcb.compiler import CompilerError, ModelSource, ToolchainError
+from dlcb.compiler.explain import explain as tables
+from dlcb.kernel_cache import CacheError, LayeredStore, bundle
+from dlcb.server.cache import describe, open_described
+from dlcb.server.errors import ConfigError, NotFound
+from dlcb.server.exit_codes import BAD_CACHE, BAD_CONFIG, FAILED, NO_COMPILER
+from dlcb.server.repository import Repository
+from dlcb.server.screen import report_line
+from dlcb.server.settings import Settings, device_of, read
+
+CODES: tuple[tuple[type[Exception], int], ...] = (  # the first that fits
+    (ConfigError, BAD_CONFIG),
+    (NotFound, BAD_CONFIG),
+    (KeyError, BAD_CONFIG),
+    (CacheError, BAD_CACHE),
+    (ToolchainError, NO_COMPILER),
+    (CompilerError, FAILED),
+)
+
+app = typer.Typer()
+
+Names = Annotated[list[str] | None, typer.Argument(metavar="[MODEL ...]", help="registered names; none: all")]
+Config = Annotated[Path, typer.Option(help="the YAML file with options and models")]
+Device = Annotated[
+    str | None, typer.Option(help="cpu or cuda; default: the file's, else cuda where there is a GPU")
+]
+Ranks = Annotated[
+    list[int] | None, typer.Option("--rank", help="for models of any rank: this rank (repeatable)")
+]
+QUICKSTART = Path("configs/quickstart.yaml")
+
+
+@contextmanager
+def exit_codes() -> Iterator[None]:
+    """An error of a known kind ends the command with one line and the kind's exit code."""
+    try:
+        yield
+    except tuple(kind for kind, _ in CODES) as error:
+        message = error.args[0] if isinstance(error, KeyError) else error
+        typer.echo(f"dlcb: {' '.join(str(message).split())}", err=True)
+        raise typer.Exit(next(code for kind, code in CODES if isinstance(error, kind))) from error
+
+
+@app.command("compile")
+def compile_models(
+    names: Names = None,
+    config: Config = QUICKSTART,
+    ranks: Ranks = None,
+    bundle_file: Annotated[
+        Path | None, typer.Option("--bundle", help="write all that these models need to this file")
+    ] = None,
+    device: Device = None,
+) -> None:
+    """Compile registered models into the kernel cache; with --bundle into one file that a server starts
+    from."""
+    with exit_codes():
+        settings = _settings(config, device)
+        store, options = _store(settings), compiler.options_for(device_of(settings))
+        sources = _sources(settings, names or [], ranks or [])
+        keys: list[str] = []
+        for source in sources:
+            start = time.perf_counter()
+            report = _compile(source, store, options).report
+            typer.echo(f"{source.name:<12} {report_line(report.to_json(), time.perf_counter() - start)}")
+            keys += compiler.stored_keys(source, options, store)
+        if bundle_file is not None:
+            bundle.write(store, keys, bundle_file)
+            typer.echo(
+                f"wrote {len(set(keys))} entries, {bundle_file.stat().st_size:,} bytes, to {bundle_file}"
+            )
+
+
+@app.command()
+def explain(
+    name: Annotated[str, typer.Argument(metavar="MODEL")],
+    config: Config = QUICKSTART,
+    ranks: Ranks = None,
+    source_text: Annotated[
+        bool, typer.Option("--source", help="the generated kernels' text instead")
+    ] = False,
+    stage: Annotated[
+        str,
+        typer.Option(
+            help="the program's text after a stage: capture, solve, a pass, passes, schedule, lower"
+        ),
+    ] = "",
+    device: Device = None,
+) -> None:
+    """Say what became of a model: its tier, each dim with its reason, kernels, calls, guards. Compiles it if
+    need be."""
+    with exit_codes():
+        settings = _settings(config, device)
+        options = compiler.options_for(device_of(settings))
+        for source in _sources(settings, [name], ranks or []):
+            if source_text or stage:
+                _refuse_any_rank(source)
+                text = compiler.stage_text(source, stage or "generate", options)
+                typer.echo(text, nl=not text.endswith("\n"))
+                continue
+            report = _compile(source, _store(settings), options).report
+            Console(soft_wrap=False).print(tables(report, source.name))
+
+
+@app.command()
+def bench(
+    names: Names = None,
+    config: Config = QUICKSTART,
+    suite: Annotated[
+        str, typer.Option(help="instead of registered models: survey, models, kernels or shapes")
+    ] = "",
+    peers: Annotated[str, typer.Option(help="comma-separated peers")] = "eager,compile-dynamic",
+    rounds: Annotated[int, typer.Option(min=1, help="interleaved rounds")] = 7,
+    out: Annotated[Path | None, typer.Option(help="a JSON file to keep results in, merged by case")] = None,
+    device: Device = None,
+) -> None:
+    """Time registered models at the sizes of the file's `bench` lists: eager, torch.compile and ours, side by
+    side."""
+    with exit_codes():
+        if suite:
+            compiler.bench_suite(suite, names or (), peers=peers, device=device or "", rounds=rounds, out=out)
+            return
+        settings = _settings(config, device)
+        cases = []
+        for model in _models(settings, names or []):
+            source = model.source(settings.folder)
+            if not model.bench:
+                typer.echo(f"{model.name}: no `bench` sizes in {config}, left out", err=True)
+            cases += [(source, sizes) for sizes in model.bench]
+        compiler.bench_registered(cases, peers=peers, device=device_of(settings), rounds=rounds, out=out)
+
+
+def _settings(config: Path, device: str | None) -> Settings:
+    return read(config, {} if device is None else {"device": device})
+
+
+def _store(settings: Settings) -> LayeredStore:
+    return open_described(describe(settings.cache))
+
+
+def _models(settings: Settings, names: Sequence[str]):
+    """The newest version of each name; of all names where none is given."""
+    repository = Repository(settings)
+    wanted = names or list(dict.fromkeys(model.name for model in settings.models))
+    return [repository.versions(name)[0] for name in wanted]
+
+
+def _sources(settings: Settings, names: Sequence[str], ranks: Sequence[int]) -> list[ModelSource]:
+    """The sources of these models; a model of any rank, and then the same at each of `ranks`."""
+    sources = []
+    for model in _models(settings, names):
+        source = model.source(settings.folder)
+        sources.append(source)
+        if any(declared.shape is None for declared in source.inputs):
+            sources += [at_rank(source, rank) for rank in ranks]
+    return sources
+
+
+def at_rank(source: ModelSource, rank: int) -> ModelSource:
+    """The source with every any-rank input at `rank`, called so."""
+    given = [rank if declared.shape is None else len(declared.shape) for declared in source.inputs]
+    return replace(compiler.specialise(source, given), name=f"{source.name} rank {rank}")
+
+
+def _refuse_any_rank(source: ModelSource) -> None:
+    if any(declared.shape is None for declared in source.inputs):
+        raise ConfigError(f"'{source.name}' takes any rank: say which with --rank")
+
+
+def _compile(source: ModelSource, store: LayeredStore, options: object):
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description:<16}"),
+        BarColumn(bar_width=32),
+        TextColumn("{task.fields[stage]:<12}"),
+    )
+    with Progress(
+        *columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
+    ) as bars:
+        task = bars.add_task(source.name, total=1.0, stage="")
+        return compiler.compile_model(
+            source, store, options, lambda stage, share: bars.update(task, completed=share, stage=stage)
+        )
