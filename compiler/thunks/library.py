@@ -5,7 +5,6 @@ not change between calls.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -17,6 +16,8 @@ from dlcb.compiler.errors import UnsupportedOperator
 _CHANNELS_LAST, _CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)  # orders of permutation
 
 PLAIN_CALLS = 2  # at one shape, before a fused convolution is planned
+_MOST_MET = 1 << 16  # shapes remembered
+_met: dict[tuple[int, torch.Size], int] = {}
 
 Operands = Sequence[torch.Tensor]
 Row = Callable[[Operands, Mapping[str, Any], torch.Tensor | None], Callable[[], torch.Tensor]]
@@ -131,14 +132,25 @@ def _convolution_nhwc(
         together = partial(torch.cudnn_convolution_relu, x, weight, bias, *geometry)
     else:
         together = partial(torch.cudnn_convolution_add_relu, x, weight, residual, 1.0, bias, *geometry)
-    calls = itertools.count()
+    place = (weight.data_ptr(), x.shape)
 
     def run() -> torch.Tensor:
         # cuDNN plans a fused call at a new shape for twice as long as a plain one: worth it for shapes that come
         # again.
-        return separately() if next(calls) < PLAIN_CALLS else together().permute(_CHANNELS_LAST)
+        return separately() if _is_new(place) else together().permute(_CHANNELS_LAST)
 
     return run
+
+
+def _is_new(place: tuple[int, torch.Size]) -> bool:
+    """Whether a convolution, by its weights, has met a shape less than PLAIN_CALLS times; counts this time."""
+    met = _met.get(place, 0)
+    if met >= PLAIN_CALLS:
+        return False
+    if len(_met) >= _MOST_MET:
+        _met.clear()
+    _met[place] = met + 1
+    return True
 
 
 def _attention(
