@@ -134,7 +134,7 @@ def web_application(  # noqa: PLR0915 - a list of routes, one short function eac
 
     @web.post("/v1/models/{name}/plan", tags=["compiler"])
     async def plan(name: Name, request: Request) -> Response:
-        return reply(endpoints.plan(name, await body(request)))
+        return reply(await endpoints.plan(name, await body(request)))
 
     @web.post("/v2/repository/index", tags=["repository"])
     async def index(request: Request) -> Response:
@@ -172,9 +172,8 @@ def web_application(  # noqa: PLR0915 - a list of routes, one short function eac
         web.add_api_route(path, refused(what), methods=["GET", "POST"], include_in_schema=False)
 
     async def known(_request: Request, error: Exception) -> Response:
-        start, data = failure(error)
-        headers = {key.decode(): value.decode() for key, value in start["headers"]}
-        return Response(data, start["status"], headers)
+        status, fields, data = failure(error)
+        return Response(data, status, {key.decode(): value.decode() for key, value in fields})
 
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

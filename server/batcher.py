@@ -29,10 +29,9 @@ from dlcb.server.metrics import Metrics
 from dlcb.server.model import Admission, ServedModel
 from dlcb.server.slots import Slot, SlotPool
 from dlcb.server.types import InferRequest, RawRequest
-from dlcb.server.waiting import Pending, Receive, Waiting
+from dlcb.server.waiting import Deliver, Pending, Waiting
 
 LAST = 2**63  # the priority of requests that name none
-WATCH_AFTER = 0.01  # seconds a request waits before its connection is watched: most are answered earlier
 QUICK = 0.002  # seconds; a worker gets its next job early while the one it has takes less than this
 DEATHS_ALLOWED = 1
 QUARANTINE_KEPT = 1024
@@ -49,7 +48,9 @@ class Job:
     requests: list[Pending]
     slot: Slot
     placed: list[Placed]
+    size: int
     started: float
+    input_seconds: float
 
 
 class Lane(Protocol):
@@ -86,7 +87,6 @@ class Batcher:
         self._sequence = 0
         self._jobs = 0
         self._scheduled = False
-        self._sweep: asyncio.TimerHandle | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._quarantine: dict[bytes, None] = {}
 
@@ -113,10 +113,11 @@ class Batcher:
         request: InferRequest | RawRequest,
         admission: Admission,
         respond: Callable[[Any], Any],
+        deliver: Deliver,
         size: int,
     ) -> Pending:
-        """Queue a request; its `future` gets what `respond` makes of the outputs. QueueFull or RequestRefused
-        at once."""
+        """Queue a request; `deliver` gets what `respond` makes of the outputs, or the error, from a later turn
+        of the loop. QueueFull or RequestRefused at once."""
         self.room(model, size)
         if self._quarantine and _digest(model, request) in self._quarantine:
             raise RequestRefused(
@@ -124,9 +125,8 @@ class Batcher:
             )
         self._sequence += 1
         now = time.perf_counter()
-        future = self._loop.create_future()
         order = (request.priority or LAST, self._sequence)
-        pending = Pending(model, request, admission, respond, future, now, order, size)
+        pending = Pending(model, request, admission, respond, deliver, now, order, size)
         timeout = request.timeout
         if timeout is None and model.limits.timeout_ms is not None:
             timeout = model.limits.timeout_ms / 1e3
@@ -139,10 +139,7 @@ class Batcher:
 
     def cancel(self, pending: Pending, cause: str) -> None:
         """The client is gone: leave the queue, or let a running job's answer fall away."""
-        if not pending.future.done():
-            pending.dropped = True
-            pending.future.cancel()
-        if not pending.settled:
+        if not pending.done:
             self._left(pending, cause)
 
     def wake(self) -> None:
@@ -154,8 +151,6 @@ class Batcher:
     def _enqueue(self, pending: Pending) -> None:
         self._waiting.add(pending)
         self._schedule()
-        if self._sweep is None:
-            self._sweep = self._loop.call_later(WATCH_AFTER, self._watch_waiting)
 
     def _schedule(self) -> None:
         """Flush once this turn of the loop has run: requests that arrived together leave together."""
@@ -175,9 +170,7 @@ class Batcher:
                     self._alarm.cancel()
                 self._alarm = self._loop.call_later(wait, self._schedule)
                 return
-            requests = [pending for pending in taken if not pending.future.done()]
-            if requests:
-                self._start(lane, requests)
+            self._start(lane, taken)
 
     def _free_lane(self) -> Lane | None:
         best = None
@@ -192,17 +185,19 @@ class Batcher:
     def _start(self, lane: Lane, requests: list[Pending]) -> None:
         model = requests[0].model
         self._jobs += 1
-        first = requests[0].request
+        first, began = requests[0].request, time.perf_counter()
         if isinstance(first, RawRequest):
-            slot = self.pool.take(len(first.body))
-            slot.view[: len(first.body)] = first.body
+            size = len(first.body)
+            slot = self.pool.take(size)
+            slot.view[:size] = first.body
             placed: list[Placed] = []
         else:
             bodies = [pending.request for pending in requests if isinstance(pending.request, InferRequest)]
             placed, size = place(bodies, model.signature)
             slot = self.pool.take(size)
             stack(bodies, placed, model.signature.batch, slot.view)
-        job = Job(self._jobs, model, requests, slot, placed, time.perf_counter())
+        spent = time.perf_counter() - began
+        job = Job(self._jobs, model, requests, slot, placed, size, began, spent)
         lane.jobs.append(job)
         try:
             lane.start(job)
@@ -232,7 +227,7 @@ class Batcher:
             self._free(job.slot)
         for index, job in enumerate(jobs):
             for pending in job.requests:
-                if pending.future.done():
+                if pending.done:
                     continue
                 pending.deaths += index == 0
                 if pending.deaths > DEATHS_ALLOWED:
@@ -257,14 +252,15 @@ class Batcher:
                 self._fail(pending, error)
             return
         for pending, answer in zip(job.requests, answers, strict=True):
-            if pending.future.done():
+            if pending.done:
                 continue
             try:
-                pending.future.set_result(pending.respond(answer))
+                made = pending.respond(answer)
             except ServerError as error:
                 self._fail(pending, error)
                 continue
             self._answered(pending)
+            pending.deliver(made, None)
         self._account(job, reply, sum(rows), now)
 
     def _settle_error(self, job: Job, error: dict[str, Any]) -> None:
@@ -274,7 +270,7 @@ class Batcher:
             return
         if len(requests) > 1:
             for pending in requests:
-                if not pending.future.done():
+                if not pending.done:
                     pending.admission = Admission(pending.admission.rows, None)
                     self._enqueue(pending)
             return
@@ -296,7 +292,7 @@ class Batcher:
         for index, pending in enumerate(job.requests):
             if index == culprit:
                 self._fail(pending, BadRequest(own.message))
-            elif not pending.future.done():
+            elif not pending.done:
                 self._enqueue(pending)
         return True
 
@@ -304,6 +300,7 @@ class Batcher:
         model, seconds, count = job.model, reply["seconds"], len(job.requests)
         weight = 0.2 if model.statistics.executions else 1.0
         model.run_seconds += weight * (seconds - model.run_seconds)
+        model.cost.observe(job.size, seconds)
         self.metrics.shape_cache.cell(model.name, reply["tier"], reply["result"]).value += 1
         cells, statistics = model.cells, model.statistics
         cells.rows.observe(rows)
@@ -314,36 +311,34 @@ class Batcher:
             waited = job.started - pending.arrived
             queued += waited
             cells.queue.observe(waited)
-            cells.execute.observe(seconds)
             cells.total.observe(now - pending.arrived)
+        cells.execute.observe(seconds, count)
         cells.ok.value += count
         statistics.last_inference_ms = int(time.time() * 1e3)
         statistics.inferences += rows
         statistics.executions += 1
         statistics.queue.add(count, queued)
         statistics.compute_infer.add(count, seconds * count)
-        statistics.compute_input.count += count
-        statistics.compute_output.count += count
+        statistics.compute_input.add(count, job.input_seconds * count)
+        statistics.compute_output.add(count, reply["output_seconds"] * count)
         statistics.success.add(count, queued + count * (now - job.started))
         (statistics.cache_hit if reply["result"] == "hit" else statistics.cache_miss).add(count, seconds)
         statistics.batch(rows).add(1, seconds)
 
     def _fail(self, pending: Pending, error: ServerError) -> None:
-        if pending.future.done():
+        if pending.done:
             return
-        pending.future.set_exception(error)
         pending.model.statistics.fail.add(1, time.perf_counter() - pending.arrived)
         self._left(pending, None)
+        pending.deliver(None, error)
 
     def _expire(self, pending: Pending, timeout: float) -> None:
         """The deadline has passed: the client is told now; a running job's answer for it falls away."""
-        if pending.future.done():
+        if pending.done:
             return
         stage = "waiting" if pending.waiting else "running"
-        pending.future.set_exception(
-            DeadlineExceeded(f"the timeout of {timeout * 1e3:g} ms passed while {stage}")
-        )
         self._left(pending, "deadline")
+        pending.deliver(None, DeadlineExceeded(f"the timeout of {timeout * 1e3:g} ms passed while {stage}"))
 
     def _left(self, pending: Pending, cause: str | None) -> None:
         """Settle the books of a request that got no answer."""
@@ -354,7 +349,7 @@ class Batcher:
         self._answered(pending)
 
     def _answered(self, pending: Pending) -> None:
-        pending.settled = True
+        pending.done = True
         pending.model.unanswered -= 1
         self.inflight_bytes -= pending.size
         if pending.timer is not None:
@@ -375,21 +370,6 @@ class Batcher:
         if not self.pool.give_back(slot):
             for lane in self.lanes:
                 lane.forget(slot.number)
-
-    def _watch_waiting(self) -> None:
-        """Let the connections of requests that have waited a while be watched for the client's going away."""
-        self._sweep = None
-        horizon = time.perf_counter() - WATCH_AFTER
-        for pending in self._waiting:
-            if pending.receive is not None and pending.watcher is None and pending.arrived <= horizon:
-                pending.watcher = self._loop.create_task(self._drop_when_gone(pending, pending.receive))
-        if self._waiting:
-            self._sweep = self._loop.call_later(WATCH_AFTER, self._watch_waiting)
-
-    async def _drop_when_gone(self, pending: Pending, receive: Receive) -> None:
-        """The body has been read: what comes next on the connection is its end."""
-        if (await receive())["type"] == "http.disconnect":
-            self.cancel(pending, "disconnect")
 
 
 def _digest(model: ServedModel, request: InferRequest | RawRequest) -> bytes:

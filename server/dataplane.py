@@ -4,16 +4,18 @@ here; tests and other front ends call it directly.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from dlcb.server import codec
 from dlcb.server.batcher import Batcher, Pending
-from dlcb.server.errors import NotReady
+from dlcb.server.errors import ServerError
 from dlcb.server.model import Admission, ServedModel
 from dlcb.server.registry import Registry
 from dlcb.server.types import InferRequest, InferResponse, RawRequest, Tensor
+from dlcb.server.waiting import Deliver
 
 LARGE_JSON = 256 << 10  # bytes of JSON from which on a worker decodes it, and the event loop does not
 
@@ -22,43 +24,63 @@ Answer = tuple[bytes, int | None]  # a body, and the length of its JSON part whe
 
 @dataclass
 class Dataplane:
-    """`stopping` refuses new requests while the server goes down and those it has accepted are answered."""
+    """The registry says which model a request is for, the batcher runs it."""
 
     registry: Registry
     batcher: Batcher
-    stopping: bool = False
 
     async def infer(
         self, name: str, version: str | None, body: bytes, json_length: int | None = None
     ) -> Answer:
         """One request, start to end. ServerError or RequestError with the reason when there is no answer."""
-        return await self.submit(self.model(name, version, len(body)), body, json_length).future
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        model = self.model(name, version, len(body))
+        pending = self.submit(model, body, json_length, deliver_to(answer))
+        try:
+            return await answer
+        finally:
+            self.batcher.cancel(pending, "disconnect")  # whoever awaited the answer may have gone
 
     def model(self, name: str, version: str | None, size: int) -> ServedModel:
         """The model a request of `size` bytes is for, when it may wait there: asked before the body is
         decoded."""
-        if self.stopping:
-            raise NotReady("the server is going down")
         model = self.registry.get(name, version)
         self.batcher.room(model, size)
         return model
 
-    def submit(self, model: ServedModel, body: bytes, json_length: int | None) -> Pending:
-        """Decode, check and queue a request. `json_length` 0 says that the body is one raw tensor."""
+    def submit(self, model: ServedModel, body: bytes, json_length: int | None, deliver: Deliver) -> Pending:
+        """Decode, check and queue a request; `deliver` gets its Answer or the error. `json_length` 0 says that
+        the body is one raw tensor."""
         if json_length == 0:
             request = codec.decode_raw(body, model.signature.inputs)
         elif (len(body) if json_length is None else json_length) > LARGE_JSON:
-            return self._submit_raw(model, body, json_length)
+            return self._submit_raw(model, body, json_length, deliver)
         else:
             request = codec.decode(body, json_length)
         admission = model.admit(request)
         respond = responder(model, request)
-        return self.batcher.submit(model, request, admission, respond, len(body))
+        return self.batcher.submit(model, request, admission, respond, deliver, len(body))
 
-    def _submit_raw(self, model: ServedModel, body: bytes, json_length: int | None) -> Pending:
+    def _submit_raw(
+        self, model: ServedModel, body: bytes, json_length: int | None, deliver: Deliver
+    ) -> Pending:
         """Leave decoding, checking and encoding to the worker; such a request runs alone."""
         request = RawRequest(body, json_length)
-        return self.batcher.submit(model, request, Admission(1, None), _copy, len(body))
+        return self.batcher.submit(model, request, Admission(1, None), _copy, deliver, len(body))
+
+
+def deliver_to(future: asyncio.Future[Answer]) -> Deliver:
+    """What lets a future be waited for in place of a callback."""
+
+    def deliver(answer: Answer, error: ServerError | None) -> None:
+        if future.done():  # the task that awaits it was cancelled a moment ago
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(answer)
+
+    return deliver
 
 
 def responder(model: ServedModel, request: InferRequest) -> Callable[[dict[str, Tensor]], Answer]:

@@ -5,6 +5,7 @@ endpoint turns words into a call of the registry and its answer into words; tens
 from __future__ import annotations
 
 import importlib.metadata
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -156,22 +157,28 @@ class Endpoints:
         model = self.registry.get(name, version)
         return {"name": model.name, "version": model.version, "artifact": model.artifact_key, **model.report}
 
-    def plan(self, name: str, body: Any) -> dict[str, Any]:
-        """What a request of these shapes would do: output shapes and tier, and the milliseconds a run has
-        taken lately. `{"shapes": {input: [sizes]}}` in; nothing runs."""
+    async def plan(self, name: str, body: Any) -> dict[str, Any]:
+        """What a request of these shapes would do: output shapes, tier, bytes, whether the launch plan is
+        cached, whether it would compile, and the milliseconds to expect (null before a few runs).
+        `{"shapes": {input: [sizes]}}` in; nothing runs."""
         model = self.registry.get(name)
         shapes = _object(_object(body).get("shapes"))
         for key, shape in shapes.items():
             if type(shape) is not list or not all(type(size) is int and 0 <= size < 2**62 for size in shape):
                 raise BadRequest(f"shapes: input '{key}' must be a list of non-negative integers")
-        dtypes = {spec.name: spec.dtype for spec in model.signature.inputs}
-        bound = model.signature.check(shapes, {key: dtypes.get(key, "") for key in shapes})
-        outputs = model.signature.output_shapes(shapes)
+        specs = {spec.name: spec for spec in model.signature.inputs}
+        bound = model.signature.check(shapes, {key: specs[key].dtype for key in shapes if key in specs})
+        planned = await self.registry.plan(model, shapes)
+        size = sum(math.prod(shape) * BY_DTYPE[specs[key].dtype].size for key, shape in shapes.items())
+        seconds = model.cost.forecast(size)
         return {
             "symbols": bound,
-            "outputs": {key: None if shape is None else list(shape) for key, shape in outputs.items()},
-            "tier": model.report.get("tier"),
-            "run_milliseconds_lately": model.run_seconds * 1e3,
+            "outputs": planned["output_shapes"],
+            "tier": planned["tier"],
+            "bytes": planned["bytes"],
+            "cached": planned["cached"],
+            "would_compile": planned["would_compile"],
+            "predicted_milliseconds": None if seconds is None else seconds * 1e3,
         }
 
     def refuse(self, what: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from dlcb.compiler import ModelSource, Signature
 from dlcb.server.batch import group_of, rows_of
+from dlcb.server.cost import Cost
 from dlcb.server.datatypes import BY_DTYPE
 from dlcb.server.errors import BadRequest
 from dlcb.server.metrics import Histogram, Metrics, Number
@@ -60,6 +61,7 @@ class ServedModel:
     counters: Mapping[str, int] = field(default_factory=dict)
     waiting: int = 0
     unanswered: int = 0
+    cost: Cost = field(default_factory=Cost)
     run_seconds: float = 0.01  # of late; until something has run, not quick
     compile_seconds: float = 0.0
     load_seconds: float = 0.0

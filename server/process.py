@@ -53,7 +53,7 @@ class WorkerProcess:
         self.name = f"worker-{number}"
         self.jobs: deque[Job] = deque()
         self.models: set[int] = set()
-        self.started = False
+        self.device_bytes = 0
         jobs, their_jobs = Channel.pair()
         control, their_control = Channel.pair()
         environment = {**WORKER_ENVIRONMENT, **({"OMP_NUM_THREADS": str(threads)} if threads else {})}

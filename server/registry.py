@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from dlcb.compiler import CompilerError
 from dlcb.server.batcher import Batcher
@@ -136,6 +137,10 @@ class Registry:
                 self._metrics.model_ready.cell(*place).value = 0
                 await self._retire(model)
                 self._states[place] = (State.UNAVAILABLE, "unloaded")
+
+    async def plan(self, model: ServedModel, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+        """What a worker would do at these shapes (see `Supervisor.plan`)."""
+        return await self._supervisor.plan(model, shapes)
 
     async def _bring_up(self, entry: Model, progress: Progress | None) -> ServedModel:
         source = entry.source(self.repository.folder)

@@ -14,16 +14,19 @@ import orjson
 
 from dlcb.compiler import RequestError
 from dlcb.server import codec
-from dlcb.server.dataplane import Dataplane
+from dlcb.server.dataplane import Answer, Dataplane, deliver_to
 from dlcb.server.errors import QueueFull, ServerError, TooLarge, Unauthorized, status_and_message
 from dlcb.server.metrics import Metrics
+from dlcb.server.model import ServedModel
 from dlcb.server.settings import Server
+from dlcb.server.waiting import Deliver, Pending
 
 Scope = dict[str, Any]
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = dict[bytes, bytes]
+Response = tuple[int, list[tuple[bytes, bytes]], bytes]  # status, headers without the length, body
 
 JSON = (b"content-type", b"application/json")
 BINARY = (b"content-type", b"application/octet-stream")
@@ -35,14 +38,18 @@ log = logging.getLogger("dlcb.access")
 
 
 class ClientGone(Exception):
-    """The connection closed before the body had come."""
+    """The connection closed before the body had come, or before the answer was there."""
 
 
 class TensorRoutes:
-    """`POST /v1/models/NAME/infer` and `/v2/models/NAME[/versions/VERSION]/infer`, on one handler."""
+    """`POST /v1/models/NAME/infer` and `/v2/models/NAME[/versions/VERSION]/infer`, on one handler.
+
+    The parts of a request's way are methods of their own, because the common request takes it without a task
+    (see `protocol`); called as an ASGI application it goes the same way.
+    """
 
     def __init__(self, dataplane: Dataplane, metrics: Metrics, settings: Server) -> None:
-        self._dataplane = dataplane
+        self.dataplane = dataplane
         self._metrics = metrics
         self._limit = settings.limits.body_bytes
         self._keys = [key.encode() for key in settings.keys.infer]
@@ -60,81 +67,92 @@ class TensorRoutes:
             found = self._known[path] = _parse(path)
             return found
 
-    async def __call__(
-        self, scope: Scope, receive: Receive, send: Send, name: str, version: str | None
-    ) -> None:
-        try:
-            start, body = await self._infer(scope, receive, name, version)
-        except ClientGone:
-            return
-        except asyncio.CancelledError:
-            raise
-        except (ServerError, RequestError) as error:
-            start, body = failure(error)
-            self._count_failure(name, start["status"])
-        except Exception as error:  # a fault of ours: the client gets a 500 in the protocol's form
-            log.exception("a request failed", extra={"fields": {"model": name}})
-            start, body = failure(error)
-            self._count_failure(name, start["status"])
-        if self._log_every:
-            self._log(name, start["status"])
-        await send(start)
-        await send({"type": "http.response.body", "body": body})
-
-    async def _infer(
-        self, scope: Scope, receive: Receive, name: str, version: str | None
-    ) -> tuple[dict[str, Any], bytes]:
-        if scope["method"] != "POST":
-            return response(405, b'{"error":"inference takes POST"}', [JSON, (b"allow", b"POST")])
-        headers: Headers = dict(scope["headers"])
+    def admit(self, headers: Headers, name: str, version: str | None) -> tuple[ServedModel, int]:
+        """The model that a request with these headers is for, and the most bytes its body may have. An error
+        when it is refused before its body is read."""
         if self._keys:
             check_key(headers, self._keys)
         declared = headers.get(b"content-length")
         size = int(declared) if declared is not None and declared.isdigit() else 0
-        model = self._dataplane.model(name, version, size)
+        model = self.dataplane.model(name, version, size)
         limit = min(self._limit, model.limits.body_bytes)
         if size > limit:
             raise TooLarge(f"the body of {size} bytes is over the limit of {limit}")
-        message = await receive()
-        body: bytes = message.get("body", b"")
-        if size != len(body) or message.get("more_body"):  # it comes in pieces
-            body = await read_body(receive, limit, message)
+        return model, limit
+
+    def submit(self, model: ServedModel, headers: Headers, body: bytes, deliver: Deliver) -> Pending:
+        """Queue a request whose body is there, and unpacked; `deliver` gets the Answer or the error."""
+        stated = headers.get(b"inference-header-content-length")
+        json_length = None if stated is None else codec.header_length(stated, len(body))
+        return self.dataplane.submit(model, body, json_length, deliver)
+
+    def success(self, name: str, headers: Headers, answer: Answer) -> Response:
+        """The response to a request that was answered."""
+        body, json_length = answer
+        extra = (
+            [JSON]
+            if json_length is None
+            else [BINARY, (b"inference-header-content-length", b"%d" % json_length)]
+        )
+        accepted = headers.get(b"accept-encoding")
+        if accepted in (b"gzip", b"deflate") and len(body) >= COMPRESS_FROM:
+            # Only for a client that asks for exactly one: libraries offer a list by habit, and numbers pack
+            # badly.
+            body = codec.compress(body, accepted.decode())
+            extra.append((b"content-encoding", accepted))
+        if self._log_every:
+            self._log(name, 200)
+        return 200, extra, body
+
+    def failure(self, name: str, error: Exception) -> Response:
+        """The response to a request that was not answered; it is counted."""
+        if not isinstance(error, ServerError | RequestError):  # a fault of ours
+            log.error("a request failed", exc_info=error, extra={"fields": {"model": name}})
+        status, headers, body = failure(error)
+        label = name if self.dataplane.registry.repository.has(name) else "unknown"
+        self._metrics.requests.cell(label, str(status)).add()
+        if self._log_every:
+            self._log(name, status)
+        return status, headers, body
+
+    async def __call__(
+        self, scope: Scope, receive: Receive, send: Send, name: str, version: str | None
+    ) -> None:
+        try:
+            status, headers, body = await self._infer(scope, receive, name, version)
+        except ClientGone:
+            return
+        except Exception as error:
+            status, headers, body = self.failure(name, error)
+        headers = [*headers, (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _infer(self, scope: Scope, receive: Receive, name: str, version: str | None) -> Response:
+        if scope["method"] != "POST":
+            return 405, [JSON, (b"allow", b"POST")], b'{"error":"inference takes POST"}'
+        headers: Headers = dict(scope["headers"])
+        model, limit = self.admit(headers, name, version)
+        body = await read_body(receive, limit)
         encoding = headers.get(b"content-encoding")
         if encoding is not None and encoding != b"identity":
             body = await self._unpack(body, encoding.decode("latin-1").strip().lower(), limit)
-        stated = headers.get(b"inference-header-content-length")
-        json_length = None if stated is None else codec.header_length(stated, len(body))
-        pending = self._dataplane.submit(model, body, json_length)
-        pending.receive = receive
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        pending = self.submit(model, headers, body, deliver_to(answer))
+        gone = asyncio.ensure_future(receive())  # the body has been read: what comes next is the client's end
         try:
-            answer, answer_length = await pending.future
-        except asyncio.CancelledError:
-            if pending.dropped:
-                raise ClientGone from None
-            self._dataplane.batcher.cancel(pending, "cancel")  # the task itself was cancelled
-            raise
+            await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise ClientGone
+            return self.success(name, headers, answer.result())
         finally:
-            if pending.watcher is not None:
-                pending.watcher.cancel()
-        extra = [JSON]
-        if answer_length is not None:
-            extra = [BINARY, (b"inference-header-content-length", b"%d" % answer_length)]
-        accepted = headers.get(b"accept-encoding")
-        if accepted in (b"gzip", b"deflate") and len(answer) >= COMPRESS_FROM:
-            # Only for a client that asks for exactly one: libraries offer a list by habit, and numbers pack
-            # badly.
-            answer = codec.compress(answer, accepted.decode())
-            extra.append((b"content-encoding", accepted))
-        return response(200, answer, extra)
+            gone.cancel()
+            self.dataplane.batcher.cancel(pending, "disconnect")
 
     async def _unpack(self, body: bytes, encoding: str, limit: int) -> bytes:
         if len(body) < COMPRESS_FROM:
             return codec.decompress(body, encoding, limit)
         return await asyncio.to_thread(codec.decompress, body, encoding, limit)
-
-    def _count_failure(self, name: str, status: int) -> None:
-        label = name if self._dataplane.registry.repository.has(name) else "unknown"
-        self._metrics.requests.cell(label, str(status)).add()
 
     def _log(self, name: str, status: int) -> None:
         self._count += 1
@@ -176,7 +194,7 @@ def check_key(headers: Headers, keys: Iterable[bytes]) -> None:
         raise Unauthorized("a valid key is needed, as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'")
 
 
-def failure(error: BaseException) -> tuple[dict[str, Any], bytes]:
+def failure(error: BaseException) -> Response:
     """The response an error becomes."""
     status, message = status_and_message(error)
     headers = [JSON]
@@ -184,13 +202,7 @@ def failure(error: BaseException) -> tuple[dict[str, Any], bytes]:
         headers.append((b"retry-after", b"%d" % error.retry_after))
     if isinstance(error, Unauthorized):
         headers.append((b"www-authenticate", b"Bearer"))
-    return response(status, orjson.dumps({"error": message[:ERROR_KEPT]}), headers)
-
-
-def response(status: int, body: bytes, headers: list[tuple[bytes, bytes]]) -> tuple[dict[str, Any], bytes]:
-    """The first ASGI message of a response, and its body."""
-    headers = [*headers, (b"content-length", b"%d" % len(body))]
-    return {"type": "http.response.start", "status": status, "headers": headers}, body
+    return status, headers, orjson.dumps({"error": message[:ERROR_KEPT]})
 
 
 def _parse(path: str) -> tuple[str, str | None] | None:

@@ -7,38 +7,36 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
+from dlcb.server.errors import ServerError
 from dlcb.server.model import Admission, ServedModel
 from dlcb.server.types import InferRequest, RawRequest
 
 LARGEST_STACK = 64 << 20  # bytes of stacked requests; a larger one runs alone
 
-Receive = Callable[[], Awaitable[dict[str, Any]]]  # what comes next from a client
+Deliver = Callable[[Any, ServerError | None], None]  # takes an answer, or None and the error
 
 
 @dataclass(eq=False, slots=True)
 class Pending:
     """A request on its way. `respond` makes the answer from the outputs while they still lie in shared
-    memory; `order` is its priority, then its number; `receive` is its connection, which is watched when it
-    waits long."""
+    memory, `deliver` takes it or the error, once; `order` is its priority, then its number; `done` says that
+    it has its answer or is past needing one."""
 
     model: ServedModel
     request: InferRequest | RawRequest
     admission: Admission
     respond: Callable[[Any], Any]
-    future: asyncio.Future[Any]
+    deliver: Deliver
     arrived: float
     order: tuple[int, int]
     size: int
-    receive: Receive | None = None
-    watcher: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
     waiting: bool = False
-    dropped: bool = False
-    settled: bool = False
+    done: bool = False
     deaths: int = 0
 
     @property
@@ -56,9 +54,6 @@ class Waiting:
 
     def __bool__(self) -> bool:
         return bool(self._groups)
-
-    def __iter__(self) -> Iterator[Pending]:
-        return (pending for group in self._groups.values() for pending in group)
 
     def add(self, pending: Pending) -> None:
         """Put a request in its place."""

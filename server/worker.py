@@ -8,12 +8,14 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import select
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import asdict
 from typing import Any
 
 import numpy
@@ -29,6 +31,7 @@ from dlcb.server.slots import Slot, SlotMap, SlotPool, aligned
 from dlcb.server.types import Buffer, InferRequest, InferResponse, Tensor
 
 PROBE_SIZE = 2
+IDLE_MILLISECONDS = 20  # without a job before hot plans are recorded
 MESSAGE_KEPT = 4000
 
 log = logging.getLogger("dlcb.worker")
@@ -52,12 +55,20 @@ class Worker:
         self._taken: dict[int, Slot] = {}
         self._tickets: dict[int, Future[str]] = {}
         self._next_ticket = 0
+        self._running = threading.Lock()  # a model takes one call at a time, a plan or a run
+        self._ran: set[int] = (
+            set()
+        )  # models that may have a hot plan to record; on the CPU nothing is recorded
 
     # Jobs: the main thread
 
     def serve(self) -> None:
         """Run jobs until the front closes the socket."""
+        idle = select.poll()
+        idle.register(self._jobs.fileno(), select.POLLIN)
         while True:
+            while self._ran and not idle.poll(IDLE_MILLISECONDS):
+                self._record_one()
             received = self._jobs.receive()
             if received is None:
                 return
@@ -94,6 +105,22 @@ class Worker:
             log.error("a model failed", exc_info=True, extra={"fields": {"model": job["model"]}})
             return _failed(job, "model", f"the model failed with {type(error).__name__}"), []
 
+    def _run(self, handle: int, model: Any, arrays: Mapping[str, numpy.ndarray]) -> Any:
+        with self._running:
+            outcome = model.run(arrays)
+        if self._device != "cpu":
+            self._ran.add(handle)
+        return outcome
+
+    def _record_one(self) -> None:
+        """No job waits: let one model that has run record one hot plan."""
+        handle = next(iter(self._ran))
+        model = self._models.get(handle)
+        with self._running:
+            recorded = model is not None and model.promote()
+        if not recorded:
+            self._ran.discard(handle)
+
     def _run_inputs(self, model: Any, job: dict[str, Any]) -> tuple[dict[str, Any], list[Slot]]:
         view = self._inputs.view(job["slot"])
         arrays = {
@@ -101,8 +128,8 @@ class Worker:
             for name, array, offset, size, shape in job["inputs"]
         }
         start = time.perf_counter()
-        outcome = model.run(arrays)
-        seconds = time.perf_counter() - start
+        outcome = self._run(job["model"], model, arrays)
+        ran = time.perf_counter()
         total = sum(aligned(array.nbytes) for array in outcome.outputs.values())
         slot, new = self._take(total)
         described, offset = [], 0
@@ -112,16 +139,7 @@ class Worker:
             numpy.copyto(target, array)
             described.append((name, slot.number, offset, size, array.shape))
             offset = aligned(offset + size)
-        reply = {
-            "batch": job["batch"],
-            "outputs": described,
-            "slots": [slot.number],
-            "new": [entry.number for entry in new],
-            "tier": outcome.tier,
-            "result": outcome.result,
-            "seconds": seconds,
-        }
-        return reply, new
+        return {"outputs": described, **_done(job, slot, new, outcome, start, ran)}, new
 
     def _run_body(self, model: Any, job: dict[str, Any]) -> tuple[dict[str, Any], list[Slot]]:
         """Decode a large JSON body, run it alone, and encode its answer."""
@@ -140,22 +158,13 @@ class Worker:
             for tensor in request.inputs.values()
         }
         start = time.perf_counter()
-        outcome = model.run(arrays)
-        seconds = time.perf_counter() - start
+        outcome = self._run(job["model"], model, arrays)
+        ran = time.perf_counter()
         answer, json_length = codec.encode(_response(job, request, outcome.outputs, chosen, signature))
         slot, new = self._take(len(answer))
         slot.view[: len(answer)] = answer
-        reply = {
-            "batch": job["batch"],
-            "body": (slot.number, 0, len(answer)),
-            "json_length": json_length,
-            "slots": [slot.number],
-            "new": [entry.number for entry in new],
-            "tier": outcome.tier,
-            "result": outcome.result,
-            "seconds": seconds,
-        }
-        return reply, new
+        where = {"body": (slot.number, 0, len(answer)), "json_length": json_length}
+        return {**where, **_done(job, slot, new, outcome, start, ran)}, new
 
     def _take(self, size: int) -> tuple[Slot, list[Slot]]:
         """A slot for an answer; the list holds it when the front must be sent its file."""
@@ -182,6 +191,7 @@ class Worker:
                 "unload": self._unload,
                 "compiled": self._compiled,
                 "counters": self._report_counters,
+                "plan": self._plan,
             }[message["do"]]
             action(message)
 
@@ -240,9 +250,41 @@ class Worker:
         else:
             future.set_result(message["artifact"])
 
+    def _plan(self, message: dict[str, Any]) -> None:
+        """In a thread of its own: it waits for the model's running job."""
+        threading.Thread(target=self._plan_model, args=(message,), daemon=True).start()
+
+    def _plan_model(self, message: dict[str, Any]) -> None:
+        reply: dict[str, Any] = {"event": "planned", "ticket": message["ticket"]}
+        try:
+            with self._running:
+                summary = self._models[message["handle"]].plan(message["shapes"])
+        except RequestError as error:
+            reply["illegal"] = error.message
+        except Exception as error:  # the compiler's or the model's fault, and no end of the worker
+            log.error("a plan failed", exc_info=True, extra={"fields": {"model": message["handle"]}})
+            reply["error"] = f"planning failed with {type(error).__name__}"
+        else:
+            reply["plan"] = asdict(summary)
+        self._tell(reply)
+
     def _report_counters(self, _message: dict[str, Any]) -> None:
         counters = {str(handle): _numbers(model.counters) for handle, model in list(self._models.items())}
-        self._tell({"event": "counters", "models": counters, "slot_bytes": self._outputs.bytes})
+        self._tell(
+            {
+                "event": "counters",
+                "models": counters,
+                "slot_bytes": self._outputs.bytes,
+                "device_bytes": self._device_bytes(),
+            }
+        )
+
+    def _device_bytes(self) -> int:
+        """Device memory this process's allocators hold; 0 on the CPU."""
+        torch = sys.modules.get("torch")  # the backend's, where it has one
+        if self._device == "cpu" or torch is None:
+            return 0
+        return int(torch.cuda.memory_reserved())
 
 
 def probe(model: Any, source: ModelSource) -> None:
@@ -285,6 +327,21 @@ def _response(
 
 def _bytes(array: numpy.ndarray) -> Buffer:
     return numpy.ascontiguousarray(array).data.cast("B") if array.size else b""
+
+
+def _done(
+    job: dict[str, Any], slot: Slot, new: list[Slot], outcome: Any, start: float, ran: float
+) -> dict[str, Any]:
+    """What every good reply says beside where its outputs are."""
+    return {
+        "batch": job["batch"],
+        "slots": [slot.number],
+        "new": [entry.number for entry in new],
+        "tier": outcome.tier,
+        "result": outcome.result,
+        "seconds": ran - start,
+        "output_seconds": time.perf_counter() - ran,
+    }
 
 
 def _failed(job: dict[str, Any], kind: str, message: str, **fields: Any) -> dict[str, Any]:

@@ -25,6 +25,7 @@ class LiveServer:
     """A started `dlcb serve` and what it has printed."""
 
     process: subprocess.Popen[str]
+    cache: Path
     lines: list[str] = field(default_factory=list)
     url: str = ""
     reader: threading.Thread | None = None
@@ -67,7 +68,7 @@ def start_server(config: Path, cache: Path, *options: str) -> LiveServer:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    server = LiveServer(process)
+    server = LiveServer(process, cache)
     ready = threading.Event()
 
     def read() -> None:
@@ -108,11 +109,11 @@ def launch(tmp_path: Path) -> Iterator[Start]:
     """Start servers of one's own, with text as configuration; what still runs at the end is killed."""
     started: list[LiveServer] = []
 
-    def start(config: str | Path, *options: str) -> LiveServer:
+    def start(config: str | Path, *options: str, cache: Path = tmp_path / "cache") -> LiveServer:
         path = config if isinstance(config, Path) else tmp_path / "config.yaml"
         if isinstance(config, str):
             path.write_text(config)
-        started.append(start_server(path, tmp_path / "cache", *options))
+        started.append(start_server(path, cache, *options))
         return started[-1]
 
     yield start

@@ -131,6 +131,15 @@ class Outcome:
     result: str
 
 
+@dataclass(frozen=True)
+class Plan:
+    output_shapes: dict[str, tuple[int, ...] | None]
+    tier: str
+    bytes: int
+    cached: bool
+    would_compile: bool
+
+
 @dataclass
 class Model:
     """The loaded model: a shape is a hit when it came before. Any-rank models ask for a compilation at each
@@ -152,6 +161,11 @@ class Model:
         tier = "dynamic" if self.program.output_dims is not None else self._tier(values)
         output = self.program.run(values)
         return Outcome({self.source.outputs[0]: output}, tier, "hit" if hit else "miss")
+
+    def plan(self, shapes: Mapping[str, tuple[int, ...]]) -> Plan:
+        (shape,) = shapes.values()
+        tier = "dynamic" if self.program.output_dims is not None else "eager"
+        return Plan(self.signature.output_shapes(shapes), tier, 0, tuple(shape) in self.seen, False)
 
     def _tier(self, values: numpy.ndarray) -> str:
         if values.ndim not in self.ranks and self.request_compile is not None:

@@ -59,8 +59,15 @@ def test_statistics_count(client: httpx.Client) -> None:
 
 
 def test_plan_runs_nothing(client: httpx.Client) -> None:
-    answer = client.post("/v1/models/mlp/plan", json={"shapes": {"x": [7, 128]}}).json()
+    shapes = {"shapes": {"x": [7, 128]}}
+    answer = client.post("/v1/models/mlp/plan", json=shapes).json()
     assert answer["outputs"] == {"y": [7, 128]} and answer["symbols"] == {"batch": 7}
+    assert (answer["tier"], answer["cached"], answer["would_compile"]) == ("dynamic", False, False)
+    body = {"inputs": [{"name": "x", "shape": [7, 128], "datatype": "FP32", "data": [0.5] * 896}]}
+    for _ in range(8):
+        assert client.post("/v2/models/mlp/infer", json=body).status_code == 200
+    answer = client.post("/v1/models/mlp/plan", json=shapes).json()
+    assert answer["cached"] and answer["predicted_milliseconds"] > 0
     for wrong in (
         {},
         {"shapes": 3},

@@ -35,9 +35,11 @@ def ask(array: numpy.ndarray, name: str = "x", datatype: str = "FP32", **fields:
     return json.dumps({"inputs": [tensor(array, name, datatype)], **fields}).encode()
 
 
-def ask_binary(array: numpy.ndarray, datatype: str = "FP32", **fields: Any) -> tuple[bytes, dict[str, str]]:
+def ask_binary(
+    array: numpy.ndarray, datatype: str = "FP32", name: str = "x", **fields: Any
+) -> tuple[bytes, dict[str, str]]:
     entry = {
-        "name": "x",
+        "name": name,
         "shape": array.shape,
         "datatype": datatype,
         "parameters": {"binary_data_size": array.nbytes},

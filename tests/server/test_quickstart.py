@@ -16,10 +16,11 @@ import numpy
 import pytest
 import torch
 
-from dlcb.compiler.quickstart import minilm
+from dlcb.compiler.quickstart import minilm, pnet, standardize
+from dlcb.server.settings import resolve
 
 from .conftest import LiveServer, start_server
-from .test_infer import split_binary
+from .test_infer import ask_binary, split_binary
 
 CONFIG = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 VOCABULARY = 30522
@@ -83,26 +84,40 @@ def test_two_hundred_new_shapes_compile_nothing_and_agree_with_eager(quickstart:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     draw = random.Random(seed)
-    shapes = {(1, 1), (1, 512)}
-    while len(shapes) < 200:
-        shapes.add((draw.randint(1, 4), draw.randint(1, 48)))
+    grid = [(rows, length) for rows in range(1, 5) for length in range(1, 97)]
+    shapes = [(1, 512), *draw.sample(grid, 199)]
     model = minilm().eval()
     exact = minilm().eval().double()
     with quickstart.client() as client:
         before = compiles(client)
-        for number, (rows, length) in enumerate(sorted(shapes, key=lambda _shape: draw.random())):
+        for number, (rows, length) in enumerate(shapes):
             ids, mask = sentences(rows, length, draw)
             got = embeddings(client, ids, mask)
             assert got.shape == (rows, 384)
-            if number % 20 == 0:
-                with torch.no_grad():
-                    tensors = torch.from_numpy(ids), torch.from_numpy(mask)
-                    eager, reference = model(*tensors).double(), exact(*tensors)
-                own = (torch.from_numpy(got.copy()).double() - reference).abs().max().item()
-                assert own <= 1.5 * (eager - reference).abs().max().item() + 1e-6, (rows, length)
+            if number % 4 == 0:
+                tensors = torch.from_numpy(ids), torch.from_numpy(mask)
+                assert_as_good_as_eager([got], model, exact, tensors, tensors)
         assert compiles(client) == before
         requested = [count for labels, count in before.items() if 'reason="request"' in labels]
         assert requested and not any(requested)
+
+
+def assert_as_good_as_eager(
+    got: list[numpy.ndarray],
+    model: torch.nn.Module,
+    exact: torch.nn.Module,
+    inputs: tuple[torch.Tensor, ...],
+    exact_inputs: tuple[torch.Tensor, ...],
+) -> None:
+    """Each output is about as close to float64 as eager PyTorch's own."""
+    with torch.no_grad():
+        eager, reference = model(*inputs), exact(*exact_inputs)
+    if isinstance(eager, torch.Tensor):
+        eager, reference = (eager,), (reference,)
+    for own, theirs, true in zip(got, eager, reference, strict=True):
+        error = (torch.from_numpy(own.copy()).double() - true).abs().max().item()
+        allowed = 1.5 * (theirs.double() - true).abs().max().item() + 1e-6
+        assert error <= allowed, [tuple(tensor.shape) for tensor in inputs]
 
 
 def test_a_token_outside_the_vocabulary_is_the_request_s_own_error(quickstart: LiveServer) -> None:
@@ -127,18 +142,52 @@ def test_a_token_outside_the_vocabulary_is_the_request_s_own_error(quickstart: L
     assert "'input_ids'" in message and "30522 at position [1, 4]" in message and "0 to 30521" in message
 
 
-def test_pnet_takes_any_image(quickstart: LiveServer) -> None:
+def test_pnet_and_standardize_take_fifty_shapes_each_and_agree_with_eager(quickstart: LiveServer) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    weights = resolve("package:facenet_pytorch/data/pnet.pt", CONFIG.parent)
+    pnets = [pnet(weights=(str(weights),)).eval(), pnet(weights=(str(weights),)).eval().double()]
+    standardizes = [standardize().eval(), standardize().eval().double()]
+    images = [(draw.randint(1, 2), 3, draw.randint(12, 80), draw.randint(12, 80)) for _ in range(50)]
+    others = [tuple(draw.randint(2, 9) for _ in range(draw.randint(1, 4))) for _ in range(50)]
     with quickstart.client() as client:
-        for height, width in ((12, 12), (37, 50), (64, 33)):
-            image = numpy.zeros((1, 3, height, width), "float32")
-            entry = {
-                "name": "image",
-                "shape": image.shape,
-                "datatype": "FP32",
-                "data": image.ravel().tolist(),
-            }
-            answer = client.post("/v1/models/pnet/infer", json={"inputs": [entry]})
-            assert answer.status_code == 200, answer.text
-            probabilities, boxes = answer.json()["outputs"]
-            assert probabilities["shape"][:2] == [1, 2] and boxes["shape"][:2] == [1, 4]
-            assert probabilities["shape"][2:] == boxes["shape"][2:]
+        for name, input_name, (model, exact), shapes in (
+            ("pnet", "image", pnets, images),
+            ("standardize", "x", standardizes, others),
+        ):
+            for shape in shapes:
+                x = torch.rand(shape, generator=torch.Generator().manual_seed(draw.randrange(2**32))) * 2 - 1
+                data, headers = ask_binary(
+                    x.numpy(), name=input_name, parameters={"binary_data_output": True}
+                )
+                response = client.post(f"/v2/models/{name}/infer", content=data, headers=headers)
+                document, answer = split_binary(response)
+                got, start = [], 0
+                for output in document["outputs"]:
+                    end = start + output["parameters"]["binary_data_size"]
+                    got.append(numpy.frombuffer(answer[start:end], "<f4").reshape(output["shape"]))
+                    start = end
+                assert_as_good_as_eager(got, model, exact, (x,), (x.double(),))
+
+
+def test_a_second_start_compiles_nothing(quickstart: LiveServer, tmp_path: Path) -> None:
+    """The cache holds it all: no capture, no compiler; `CXX` names a file that is not there any more."""
+    lines = [line for line in quickstart.lines if "cache miss" in line]
+    assert len(lines) == 3, quickstart.lines
+    before = os.environ.get("CXX")
+    os.environ["CXX"] = str(tmp_path / "no-compiler")
+    try:
+        again = start_server(CONFIG, quickstart.cache, "--port", "0")
+    finally:
+        if before is None:
+            del os.environ["CXX"]
+        else:
+            os.environ["CXX"] = before
+    try:
+        assert sum("cache hit" in line for line in again.lines) == 3, again.lines
+        ids, mask = sentences(2, 11, random.Random(0))
+        with again.client() as client, quickstart.client() as first:
+            assert numpy.array_equal(embeddings(client, ids, mask), embeddings(first, ids, mask))
+    finally:
+        assert again.stop() == 0

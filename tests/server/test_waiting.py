@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Hashable
 from typing import Any
 
@@ -25,7 +24,6 @@ class Clerk:
     def __init__(self, served: ServedModel) -> None:
         self.model = served
         self.waiting = Waiting()
-        self.loop = asyncio.new_event_loop()
         self.count = 0
 
     def add(
@@ -37,7 +35,7 @@ class Clerk:
             request=InferRequest({}),
             admission=Admission(rows, group),
             respond=lambda outputs: outputs,
-            future=self.loop.create_future(),
+            deliver=lambda answer, error: None,
             arrived=arrived,
             order=(priority, self.count),
             size=size,
@@ -49,9 +47,6 @@ class Clerk:
         """Numbers of the next batch's requests."""
         return [pending.order[1] for pending in self.waiting.take(now)[0]]
 
-    def close(self) -> None:
-        self.loop.close()
-
 
 def test_the_oldest_leads_and_takes_its_like_along() -> None:
     clerk = Clerk(model())
@@ -59,7 +54,6 @@ def test_the_oldest_leads_and_takes_its_like_along() -> None:
         clerk.add(group)
     assert [clerk.take() for _ in range(4)] == [[1, 3, 5], [2, 6], [4], []]
     assert clerk.model.waiting == 0 and not clerk.waiting
-    clerk.close()
 
 
 def test_a_rare_shape_is_not_starved_by_a_common_one() -> None:
@@ -73,7 +67,6 @@ def test_a_rare_shape_is_not_starved_by_a_common_one() -> None:
         clerk.add("common")
         clerk.add("common")
     assert taken.index([rare]) <= 2
-    clerk.close()
 
 
 def test_priority_comes_before_arrival_and_between_groups() -> None:
@@ -81,7 +74,6 @@ def test_priority_comes_before_arrival_and_between_groups() -> None:
     for group, priority in (("a", 9), ("b", 5), ("a", 1), ("a", 9)):
         clerk.add(group, priority=priority)
     assert [clerk.take() for _ in range(4)] == [[3], [2], [1], [4]]
-    clerk.close()
 
 
 def test_rows_and_bytes_bound_a_batch_and_a_larger_request_runs_alone() -> None:
@@ -92,7 +84,6 @@ def test_rows_and_bytes_bound_a_batch_and_a_larger_request_runs_alone() -> None:
     clerk.add("a", size=LARGEST_STACK)
     clerk.add("a", size=1)
     assert [clerk.take() for _ in range(2)] == [[6], [7]]
-    clerk.close()
 
 
 def test_a_group_waits_for_rows_only_so_long_and_holds_nobody_up() -> None:
@@ -106,7 +97,6 @@ def test_a_group_waits_for_rows_only_so_long_and_holds_nobody_up() -> None:
     clerk.add("a", arrived=1.0)
     clerk.add("a", arrived=1.0)
     assert clerk.take(1.0) == [3, 4]
-    clerk.close()
 
 
 def test_one_that_leaves_is_forgotten_and_one_that_survived_a_worker_runs_alone() -> None:
@@ -120,4 +110,3 @@ def test_one_that_leaves_is_forgotten_and_one_that_survived_a_worker_runs_alone(
         clerk.waiting.add(pending)
     clerk.add("a")
     assert [clerk.take() for _ in range(3)] == [[1], [3], [4]]
-    clerk.close()

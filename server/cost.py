@@ -1,0 +1,55 @@
+"""What a run of a model costs, learnt from the runs there were: seconds as a fixed part and a part for each byte
+of input. It forecasts a run, and says how much padding is cheaper than starting another run.
+"""
+
+from __future__ import annotations
+
+MEMORY = 0.99  # weight that a run keeps when the next one is seen: the last hundred count
+LEAST_RUNS = 8
+
+
+class Cost:
+    """A straight line through (bytes, seconds), by least squares over runs that are forgotten slowly."""
+
+    __slots__ = ("_bytes", "_products", "_runs", "_seconds", "_squares", "_weight")
+
+    def __init__(self) -> None:
+        self._runs = 0
+        self._weight = self._bytes = self._seconds = self._squares = self._products = 0.0
+
+    def observe(self, size: int, seconds: float) -> None:
+        """A run over inputs of `size` bytes took so long."""
+        self._runs += 1
+        self._weight = self._weight * MEMORY + 1.0
+        self._bytes = self._bytes * MEMORY + size
+        self._seconds = self._seconds * MEMORY + seconds
+        self._squares = self._squares * MEMORY + size * size
+        self._products = self._products * MEMORY + size * seconds
+
+    def line(self) -> tuple[float, float]:
+        """Seconds of an empty run, and seconds a byte; neither is negative. Zeros before there were runs."""
+        if not self._weight:
+            return 0.0, 0.0
+        spread = self._weight * self._squares - self._bytes**2
+        if spread <= 1e-9 * self._squares * self._weight:  # one size so far: nothing shows what a byte costs
+            return self._seconds / self._weight, 0.0
+        slope = (self._weight * self._products - self._bytes * self._seconds) / spread
+        slope = max(slope, 0.0)
+        fixed = (self._seconds - slope * self._bytes) / self._weight
+        if fixed < 0.0:
+            return 0.0, self._products / self._squares
+        return fixed, slope
+
+    def forecast(self, size: int) -> float | None:
+        """Seconds of a run over `size` bytes; None until a few have been seen."""
+        if self._runs < LEAST_RUNS:
+            return None
+        fixed, slope = self.line()
+        return fixed + slope * size
+
+    def padding_worth(self) -> float | None:
+        """Bytes of padding that cost as much as one more run; None while that cannot be told."""
+        if self._runs < LEAST_RUNS:
+            return None
+        fixed, slope = self.line()
+        return fixed / slope if slope else None
