@@ -12,6 +12,10 @@ from dlcb.kernel_cache.entry import Entry
 class Store(Protocol):
     """What the compiler and the server use. A key is a lower-case hex sha256, or ValueError is raised."""
 
+    @property
+    def folder(self) -> Path:
+        """Where the entries are; `single_flight` wants it."""
+
     def get(self, key: str) -> bytes | None:
         """The payload put under the key; None when it is missing, torn, foreign or damaged."""
 

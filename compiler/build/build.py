@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dlcb.compiler.build.key import unit_key
 from dlcb.compiler.build.toolchain import toolchain
 from dlcb.compiler.options import CompileOptions, Target
-from dlcb.kernel_cache import LayeredStore, single_flight
+from dlcb.kernel_cache import Store, single_flight
 
 
 def build_unit(
-    text: str, kernel_names: Sequence[str], target: Target, options: CompileOptions, store: LayeredStore
+    text: str, kernel_names: Sequence[str], target: Target, options: CompileOptions, store: Store
 ) -> str:
     """The store's key of the binary of `text`, which defines the kernels named. It is compiled only where
     the store lacks it.

@@ -33,6 +33,8 @@ class Expr(Arithmetic):
     args: tuple[Expr, ...]
     value: Any
     dtype: DType
+    _digest: bytes  # empty until somebody asks
+    _free: frozenset[Expr]
 
     def __init__(self) -> None:
         raise TypeError("expressions are built with the constructors in dlcb.compiler.expr.node")
@@ -40,9 +42,9 @@ class Expr(Arithmetic):
     @property
     def digest(self) -> bytes:
         """Sixteen bytes from the content alone, the same in every process."""
-        if self._digest is None:
-            ready = all(arg._digest is not None for arg in self.args)
-            for node in [self] if ready else toposort([self], lambda n: n._digest is None):
+        if not self._digest:
+            ready = all(arg._digest for arg in self.args)
+            for node in [self] if ready else toposort([self], lambda n: not n._digest):
                 _set_digest(node)
         return self._digest
 
@@ -78,14 +80,16 @@ def intern(op: str, args: tuple[Expr, ...], value: Any, dtype: DType) -> Expr:
             if node is None:
                 node = object.__new__(Expr)
                 node.op, node.args, node.value, node.dtype = op, args, value, dtype
-                node._digest = None
+                node._digest = b""
                 node._free = _free(node)
                 _interned[key] = node
     return node
 
 
 def _free(node: Expr) -> frozenset[Expr]:
-    below = frozenset().union(*(arg._free for arg in node.args)) if node.args else frozenset()
+    below: frozenset[Expr] = (
+        frozenset().union(*(arg._free for arg in node.args)) if node.args else frozenset()
+    )
     if node.op == "size":
         return frozenset((node,))
     if node.op == "index":

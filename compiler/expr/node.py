@@ -238,8 +238,7 @@ def evaluate_all(roots: Iterable[Expr], values: Mapping[str, int]) -> list[Any]:
     return [done[root] for root in roots]
 
 
-# ---- the spoken forms
-# -------------------------------------------------------------------------------------------------
+# ---- the spoken forms ----------------------------------------------------------------------------
 
 
 def minimum(a: Expr | int, b: Expr | int) -> Expr:

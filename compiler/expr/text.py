@@ -164,15 +164,15 @@ class _Reader:
         return top.operands.pop()
 
     def _close(self, done: _Bracket) -> None:
-        parts = done.parts
         if done.bound:
             self._bind(done)
             return
-        if any(isinstance(part, float) for part in parts) and done.name not in DTYPES and done.kind != "(":
+        parts = [part for part in done.parts if isinstance(part, Expr)]
+        if len(parts) < len(done.parts) and done.name not in DTYPES and done.kind != "(":
             raise self._wrong("a float needs a type: float32(…)")
         match done.kind:
             case "(":
-                self._operand(parts[0])
+                self._operand(done.parts[0])
             case "[" if done.name in self.buffers and len(parts) == 1 + done.guarded:
                 self._operand(
                     load(done.name, parts[0], self.buffers[done.name], parts[1] if done.guarded else TRUE)
@@ -182,8 +182,8 @@ class _Reader:
                 self._operand(check(x, low, high, done.name, position, guard))
             case "reduce":
                 self._operand(reduce(done.name, done.indices, parts[0]))
-            case "call" if done.name in DTYPES and len(parts) == 1:
-                self._operand(self._typed(parts[0], DTYPES[done.name]))
+            case "call" if done.name in DTYPES and len(done.parts) == 1:
+                self._operand(self._typed(done.parts[0], DTYPES[done.name]))
             case "call" if done.name in OPS and len(parts) == OPS[done.name].arity:
                 self._operand(apply(done.name, *parts))
             case _:
@@ -194,9 +194,10 @@ class _Reader:
 
     def _bind(self, done: _Bracket) -> None:
         """`[i:n]` in front of the whole text, or `fold[i:n](` of a reduction."""
-        if len(done.bound) != len(done.parts):
-            raise self._wrong("expected an extent after each colon")
-        indices = tuple(index(name, extent) for name, extent in zip(done.bound, done.parts, strict=True))
+        extents = [part for part in done.parts if isinstance(part, Expr)]
+        if len(done.bound) != len(done.parts) or len(extents) < len(done.parts):
+            raise self._wrong("expected an integer extent after each colon")
+        indices = tuple(index(name, extent) for name, extent in zip(done.bound, extents, strict=True))
         scope = dict(zip(done.bound, indices, strict=True))
         if not done.name:
             self.open[-1].scope.update(scope)

@@ -46,8 +46,7 @@ def decode(kind: type, data: Any) -> Any:
         raise ArtifactError(f"not a {kind.__name__}: {error!r}", stage="artifact") from error
 
 
-# ---- attributes: values of any plain type, told apart by a tag
-# ---------------------------------------------------------
+# ---- attributes: values of any plain type, told apart by a tag -----------------------------------
 
 
 def encode_plain(value: Any) -> Any:

@@ -41,6 +41,12 @@ class Value:
     def rank(self) -> int:
         return len(self.type.shape)
 
+    @property
+    def made_by(self) -> Node:
+        """The producer of a value that is known to have one."""
+        assert self.producer is not None, f"{self} is an {self.kind}: no node makes it"
+        return self.producer
+
     def __repr__(self) -> str:
         return f"%{self.name}"
 

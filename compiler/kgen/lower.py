@@ -42,6 +42,12 @@ class Scope:
     names: dict[Expr, Spelled] = field(default_factory=dict)
     reports: bool = False  # does it hold an index check? such a loop is not vectorised
 
+    @property
+    def around(self) -> Scope:
+        """The parent of a scope that is not the outermost one."""
+        assert self.parent is not None
+        return self.parent
+
     def home(self, free: Iterable[Expr]) -> Scope:
         """The outermost scope in which everything in `free` is bound; for an index bound twice the inner
         loop counts."""

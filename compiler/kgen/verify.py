@@ -145,12 +145,12 @@ def _end(system: System, term: Expr, side: int) -> Expr | None:
             return None if end is None else end // divisor
         case "min" | "max":
             ends = [_extreme(system, arg, side) for arg in term.args]
-            if None not in ends:
-                return apply(term.op, *ends)
-            if (term.op == "min") == (
-                side > 0
-            ):  # one operand bounds a minimum from above, a maximum from below
-                return next((end for end in ends if end is not None), None)
+            known = [end for end in ends if end is not None]
+            if len(known) == len(ends):
+                return apply(term.op, *known)
+            if (term.op == "min") == (side > 0):
+                # one operand bounds a minimum from above, a maximum from below
+                return next(iter(known), None)
         case "cast" if term.args[0].dtype is BOOL:
             return ZERO if side < 0 else ONE
     return None
@@ -171,8 +171,8 @@ def _sizes_at_least_zero(system: System, claim: Expr) -> bool:
                     terms[below] = terms.get(below, 0) + factor * (k // divisor.value)
     least = 0
     for atoms, k in terms.items():
-        lows = [system.bounds(atom).low for atom in atoms]
-        if (k < 0 and atoms) or any(low is None or low < 0 for low in lows):
+        lows = [low for atom in atoms if (low := system.bounds(atom).low) is not None and low >= 0]
+        if (k < 0 and atoms) or len(lows) < len(atoms):
             return False
         least += k * prod(lows)
     return least >= 0

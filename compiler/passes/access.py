@@ -98,6 +98,7 @@ def read(node: Node) -> Reading:
     extents = node.op.over(*(v.type for v in node.inputs), **node.attributes) if node.op.over else ()
     over = tuple(index(f"r{axis}", size) for axis, size in enumerate(extents))
     reads: list[Access] = []
+    assert node.op.at is not None
     body = node.op.at(
         out, over, *(_Recorder(k, v, reads) for k, v in enumerate(node.inputs)), **node.attributes
     )

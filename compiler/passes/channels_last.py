@@ -1,9 +1,10 @@
-"""Images are kept channels-last between convolutions, which is what tensor cores read. A layout is a property of operator,
-rank and weights, not of sizes, so it is decided here, for any batch, height and width.
+"""Images are kept channels-last between convolutions, which is what tensor cores read. A layout is a property
+of operator, rank and weights, not of sizes, so it is decided here, for any batch, height and width.
 
-Each convolution becomes convolution_nhwc between two permutations; a permutation back to channels-first then sinks through
-whatever works element by element, until it meets the permutation of the next convolution and both vanish. Kernels that
-stand between (pooling, concatenation) read and write channels-last memory because that is what their readers ask for."""
+Each convolution becomes convolution_nhwc between two permutations; a permutation back to channels-first
+then sinks through whatever works element by element, until it meets the permutation of the next convolution
+and both vanish. Kernels that stand between (pooling, concatenation) read and write channels-last memory
+because that is what their readers ask for."""
 
 from __future__ import annotations
 
@@ -37,11 +38,13 @@ def _is_depthwise(node: Node) -> bool:
 
 
 def _depthwise(build: GraphBuilder, inputs: tuple[Value, ...], attributes: Mapping[str, Any]) -> Value:
-    """Libraries plan a depthwise convolution for seconds at each new shape; a kernel of ours takes any shape, and what follows
-    joins it."""
+    """Libraries plan a depthwise convolution for seconds at each new shape;
+    a kernel of ours takes any shape, and what follows joins it."""
     x, weight, *bias = inputs
     channels, _, *window = weight.shape
-    weight = build.apply(ops.permute, build.apply(ops.reshape, weight, shape=(channels, *window)), order=(1, 2, 0))
+    weight = build.apply(
+        ops.permute, build.apply(ops.reshape, weight, shape=(channels, *window)), order=(1, 2, 0)
+    )
     geometry = {name: value for name, value in attributes.items() if name != "groups"}
     y = build.apply(ops.depthwise_nhwc, _last(build, x), build.apply(ops.contiguous, weight), **geometry)
     return build.apply(ops.add, y, bias[0]) if bias else y
@@ -52,14 +55,23 @@ def _replace(build: GraphBuilder, node: Node, inputs: tuple[Value, ...]) -> Sequ
         return (_first(build, _depthwise(build, inputs, node.attributes)),)
     if _is_image_convolution(node):
         weight = build.apply(ops.contiguous, build.apply(ops.permute, inputs[1], order=_TO_LAST))
-        return (_first(build, build.apply(ops.convolution_nhwc, _last(build, inputs[0]), weight, *inputs[2:], **node.attributes)),)
+        return (
+            _first(
+                build,
+                build.apply(
+                    ops.convolution_nhwc, _last(build, inputs[0]), weight, *inputs[2:], **node.attributes
+                ),
+            ),
+        )
     if node.op is ops.permute and _is_first(inputs[0]) and node.attributes["order"] == _TO_LAST:
-        return (inputs[0].producer.inputs[0],)
+        return (inputs[0].made_by.inputs[0],)
     images = [value for value in inputs if value.rank == _IMAGE_RANK]
     if len(node.results) != 1 or node.result.rank != _IMAGE_RANK or not any(map(_is_first, images)):
         return None
     if node.op.kind == "pointwise":
-        return (_first(build, build.apply(node.op, *(_aligned(build, v) for v in inputs), **node.attributes)),)
+        return (
+            _first(build, build.apply(node.op, *(_aligned(build, v) for v in inputs), **node.attributes)),
+        )
     if node.op.at is not None and node.op.kind in ("move", "reduce"):
         return (_first(build, _last(build, build.apply(node.op, *inputs, **node.attributes))),)
     return None
@@ -77,12 +89,13 @@ def _first(build: GraphBuilder, value: Value) -> Value:
 
 def _last(build: GraphBuilder, value: Value) -> Value:
     if _is_first(value):
-        return value.producer.inputs[0]
+        return value.made_by.inputs[0]
     return build.apply(ops.permute, value, order=_TO_LAST)
 
 
 def _aligned(build: GraphBuilder, value: Value) -> Value:
-    """An operand that broadcasts against channels-first images, made to broadcast against channels-last ones."""
+    """An operand that broadcasts against channels-first images,
+    made to broadcast against channels-last ones."""
     if value.rank == 0:
         return value
     if value.rank < _IMAGE_RANK:

@@ -44,19 +44,15 @@ class _Fused:
 
     def replace(self, build: GraphBuilder, node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
         if node in self.plain:
-            convolution = inputs[0].producer
-            assert convolution is not None
+            convolution = inputs[0].made_by
             return (
                 build.apply(
                     ops.convolution_nhwc, *convolution.inputs, **{**convolution.attributes, "relu": True}
                 ),
             )
         if node in self.residual:
-            total = inputs[0].producer
-            assert total is not None
-            place = self.residual[node]
-            convolution, other = total.inputs[place].producer, total.inputs[1 - place]
-            assert convolution is not None
+            total, place = inputs[0].made_by, self.residual[node]
+            convolution, other = total.inputs[place].made_by, total.inputs[1 - place]
             attributes = {**convolution.attributes, "relu": True, "residual": True}
             return (build.apply(ops.convolution_nhwc, *convolution.inputs, other, **attributes),)
         return None
@@ -86,7 +82,7 @@ def split_biases(graph: Graph) -> Graph:
         if node.op is ops.convolution_nhwc and node.attributes.get("residual"):
             residual = node.inputs[3]
             if residual.producer is not None and alone(residual.producer) and len(users[residual]) == 1:
-                product, bias = inputs[3].producer.inputs
+                product, bias = inputs[3].made_by.inputs
                 return (
                     build.apply(
                         node.op,

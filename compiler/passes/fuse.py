@@ -1,10 +1,10 @@
-"""Cut a program into kernels, library calls and views: every value is either inlined into the kernels that read it or
-written to memory by exactly one step.
+"""Cut a program into kernels, library calls and views:
+every value is either inlined into the kernels that read it or written to memory by exactly one step.
 
-Nodes are visited from the outputs backwards. A node whose readers all sit in one kernel joins that kernel if it can be
-computed there without repeating work; else it starts a kernel of its own, or, when something outside needs it as well,
-becomes a further output of that kernel. A reduction joins only where its coordinates are the leading axes of the kernel's
-domain, so that it is computed once a row."""
+Nodes are visited from the outputs backwards. A node whose readers all sit in one kernel joins that kernel if
+it can be computed there without repeating work; else it starts a kernel of its own, or, when something
+outside needs it as well, becomes a further output of that kernel. A reduction joins only where its
+coordinates are the leading axes of the kernel's domain, so that it is computed once a row."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ from dlcb.compiler.passes.views import Views
 _LARGEST_GROUP = 128  # nodes; beyond it compile time grows and registers run out
 _SERIAL = 4  # elements; a reduction this short is computed where it is read, again for each reader
 
-# What one coordinate of a value depends on, seen from the kernel's domain: axes of the anchor and reduction loops.
+# What one coordinate of a value depends on, seen from the kernel's domain:
+# axes of the anchor and reduction loops.
 _Token = int | Node
 _Dependence = tuple[frozenset[_Token], ...]
 
 
 @dataclass(eq=False)
 class _Kernel:
-    """A kernel being grown. `seen[v]` holds, for each way v is read, what each of its coordinates depends on."""
+    """A kernel being grown. `seen[v]` holds, for each way v is read,
+    what each of its coordinates depends on."""
 
     anchor: Value
     members: set[Node] = field(default_factory=set)
@@ -55,7 +57,7 @@ class _Fusion:
         self.viewed: dict[Value, ViewStep] = {}
         self.kept = set(kept)
 
-    # ---- which values must lie in memory -----------------------------------------------------------------------------
+    # ---- which values must lie in memory -------------------------------------------------------------------
 
     def force(self) -> None:
         own = {result for node in self.nodes for result in node.results}
@@ -73,16 +75,18 @@ class _Fusion:
         if value.producer is None or not fusable(value.producer):
             return
         base = self.views.of(value)
-        if base is not None and (base[0].producer is None or not fusable(base[0].producer) or base[0] in self.forced):
+        if base is not None and (
+            base[0].producer is None or not fusable(base[0].producer) or base[0] in self.forced
+        ):
             self.viewed[value] = ViewStep(value, *base)
         else:
             self.forced.add(value)
 
-    # ---- growing kernels ---------------------------------------------------------------------------------------------
+    # ---- growing kernels -----------------------------------------------------------------------------------
 
     def grow(self) -> None:
         for node in reversed(self.nodes):
-            if not fusable(node) or node.result in self.viewed and not self._readers_inside(node.result):
+            if not fusable(node) or (node.result in self.viewed and not self._readers_inside(node.result)):
                 continue
             value = node.result
             homes = self._readers_inside(value)
@@ -94,12 +98,12 @@ class _Fusion:
                     self._join(node, home)
                 continue
             self.forced.add(value)
-            home = next((home for home in homes if self._further_output(value, home)), None)
-            if home is None:
+            writer = next((home for home in homes if self._further_output(value, home)), None)
+            if writer is None:
                 self._start(node)
             else:
-                self._join(node, home)
-                home.outputs.append(value)
+                self._join(node, writer)
+                writer.outputs.append(value)
 
     def _readers_inside(self, value: Value) -> list[_Kernel]:
         homes: list[_Kernel] = []
@@ -118,7 +122,11 @@ class _Fusion:
     def _join(self, node: Node, kernel: _Kernel) -> None:
         kernel.members.add(node)
         self.inside.setdefault(node, []).append(kernel)
-        if node.op.fold and (hoisted := self._hoisted_rows(node, kernel)) is not None and not self._serial(node):
+        if (
+            node.op.fold
+            and (hoisted := self._hoisted_rows(node, kernel)) is not None
+            and not self._serial(node)
+        ):
             kernel.rows = hoisted
         reading = self._reading(node)
         for access in reading.accesses:
@@ -132,7 +140,7 @@ class _Fusion:
             self.readings[node] = read(node)
         return self.readings[node]
 
-    # ---- what may join -----------------------------------------------------------------------------------------------
+    # ---- what may join -------------------------------------------------------------------------------------
 
     def _fits(self, node: Node, kernel: _Kernel) -> bool:
         """May `node` be computed inside `kernel` without repeating work?"""
@@ -148,21 +156,27 @@ class _Fusion:
             return rows is not None and (kernel.rows is None or kernel.rows == rows)
         if is_expensive(node) and not self._as_anchor(node.result, kernel, ways):
             # worth repeating only where it is computed once a row, or along the row's own reductions
-            if any(isinstance(token, Node) and self._serial(token) for way in ways for axis in way for token in axis):
+            if any(
+                isinstance(token, Node) and self._serial(token)
+                for way in ways
+                for axis in way
+                for token in axis
+            ):
                 return False
             return self._same_size(node.result, kernel.anchor) or self._reads_once(node.result, kernel)
         return True
 
     def _hoisted_rows(self, node: Node, kernel: _Kernel) -> int | None:
         """The number of leading anchor axes that `node`'s elements correspond to one to one, or None."""
-        tokens = set().union(*(axis for way in kernel.seen[node.result] for axis in way))
-        if any(not isinstance(token, int) for token in tokens):
+        tokens = set[_Token]().union(*(axis for way in kernel.seen[node.result] for axis in way))
+        axes = {token for token in tokens if isinstance(token, int)}
+        if len(axes) < len(tokens):
             return None  # read inside another reduction's loop at that loop's index
-        leading = len(tokens)
-        if tokens != set(range(leading)):
+        leading = len(axes)
+        if axes != set(range(leading)):
             # an axis of extent 1 leaves no trace in the coordinates
-            leading = max(tokens, default=-1) + 1
-            if any(self._size(kernel.anchor, axis) != 1 for axis in range(leading) if axis not in tokens):
+            leading = max(axes, default=-1) + 1
+            if any(self._size(kernel.anchor, axis) != 1 for axis in range(leading) if axis not in axes):
                 return None
         if not self._equal(product(node.result.shape), product(kernel.anchor.shape[:leading])):
             return None
@@ -190,7 +204,8 @@ class _Fusion:
         """Is `value` read once for each of its own elements by a whole-axis reduction of the kernel?"""
         reducers = (node for node in kernel.members if node.op.fold and not self._window(node))
         return any(
-            self._equal(product(value.shape), product((*node.result.shape, *self._extents(node)))) for node in reducers
+            self._equal(product(value.shape), product((*node.result.shape, *self._extents(node))))
+            for node in reducers
         )
 
     def _extents(self, node: Node) -> tuple[Expr, ...]:
@@ -203,9 +218,9 @@ class _Fusion:
         )
 
     def _further_output(self, value: Value, kernel: _Kernel) -> bool:
-        """May `kernel` write `value` as well? It must be computed there anyway, and nothing outside may stand between."""
-        node = value.producer
-        assert node is not None
+        """May `kernel` write `value` as well? It must be computed there anyway,
+        and nothing outside may stand between."""
+        node = value.made_by
         if not self._fits(node, kernel):
             return False
         if kernel.anchor.producer is not None and kernel.anchor.producer.op.fold and kernel.rows is None:
@@ -221,8 +236,8 @@ class _Fusion:
         return not self._leads_back(value, kernel)
 
     def _leads_back(self, value: Value, kernel: _Kernel) -> bool:
-        """Does a step other than `kernel` that reads `value` lead to something that `kernel` reads? Then they cannot be one
-        step. A node may be computed in several kernels, so steps are followed, not nodes."""
+        """Does a step other than `kernel` that reads `value` lead to something that `kernel` reads? Then they
+        cannot be one step. A node may be computed in several kernels, so steps are followed, not nodes."""
         stack, reached = [value], {value}
         while stack:
             current = stack.pop()
@@ -230,7 +245,12 @@ class _Fusion:
                 homes = self.inside.get(reader, ())
                 if kernel in homes and current is not value and current.producer not in kernel.members:
                     return True
-                made = [v for home in homes if home is not kernel and current.producer not in home.members for v in home.outputs]
+                made = [
+                    v
+                    for home in homes
+                    if home is not kernel and current.producer not in home.members
+                    for v in home.outputs
+                ]
                 if not homes or reader.result in self.viewed:
                     made += reader.results
                 stack.extend(v for v in made if v not in reached)
@@ -243,7 +263,7 @@ class _Fusion:
     def _equal(self, a: Expr, b: Expr) -> bool:
         return a is b or self.system.known(equal(a, b)) is True
 
-    # ---- steps -------------------------------------------------------------------------------------------------------
+    # ---- steps ---------------------------------------------------------------------------------------------
 
     def steps(self) -> list[Step]:
         made: dict[Value, Step] = {}
@@ -257,7 +277,7 @@ class _Fusion:
                 value for node in nodes for value in node.inputs if value.producer not in kernel.members
             )
             rows = kernel.anchor.rank if kernel.rows is None else kernel.rows
-            name = f"{self.prefix}{number}_{kernel.anchor.producer.op.name}"
+            name = f"{self.prefix}{number}_{kernel.anchor.made_by.op.name}"
             steps.append(KernelStep(Group(name, nodes, tuple(inputs), tuple(kernel.outputs), rows)))
         for step in steps:
             made.update(dict.fromkeys(step.outputs, step))
@@ -265,12 +285,14 @@ class _Fusion:
 
 
 def fusable(node: Node) -> bool:
-    """Is `node` compiled by coordinates? Contractions, composites that were kept and opaque nodes are run by PyTorch."""
+    """Is `node` compiled by coordinates? Contractions,
+    composites that were kept and opaque nodes are run by PyTorch."""
     return node.op.at is not None and node.op.kind not in ("contract", "opaque")
 
 
 def fuse(graph: Graph, nodes: Sequence[Node], kept: Iterable[Value], prefix: str = "k") -> list[Step]:
-    """`nodes` of `graph` as ordered steps, with `kept` values in memory at the end. Kernels are named `prefix`number_operator."""
+    """`nodes` of `graph` as ordered steps, with `kept` values in memory at the end.
+    Kernels are named `prefix`number_operator."""
     fusion = _Fusion(graph, nodes, kept, prefix)
     fusion.force()
     fusion.grow()
@@ -305,5 +327,7 @@ def _ordered(steps: Sequence[Step], made: dict[Value, Step], position: dict[Node
             elif step not in seen:
                 seen.add(step)
                 stack.append((step, True))
-                stack.extend((made[v], False) for v in reversed(step.inputs) if v in made and made[v] not in seen)
+                stack.extend(
+                    (made[v], False) for v in reversed(step.inputs) if v in made and made[v] not in seen
+                )
     return done

@@ -82,7 +82,7 @@ def cancel(system: System, it: Statement, x: Expr, y: Expr) -> Statements | None
     positive = tuple(factor for factor in shared if _at_least_one(system, factor))
     if not positive:
         return None
-    rest = {polynomial.without(monomial, positive): coefficient for monomial, coefficient in p.items()}
+    rest = {polynomial.cancel(monomial, positive): coefficient for monomial, coefficient in p.items()}
     return (it.with_condition(equal(to_expr(rest), ZERO)),)
 
 

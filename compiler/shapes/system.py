@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import lcm
+from typing import Any
 
 from dlcb.compiler.errors import ShapeError
 from dlcb.compiler.expr.bounds import Interval
@@ -62,15 +63,12 @@ class System:
         self._engine = Engine(STATEMENTS, budget)
         self._age: dict[Expr, int] = {}
         self._names: set[str] = set()
-        self._reasons: dict[
-            Expr, Provenance
-        ] = {}  # the latest statement that says something about a size variable
+        self._reasons: dict[Expr, Provenance] = {}  # size variable -> the latest statement about it
         self._watching: dict[Expr, set[Expr]] = {}  # size variable -> truths that mention it
         self._joined: dict[Expr, tuple[Expr, ...]] = {}  # result of a broadcast -> the sizes it joins
         self._guards: list[Guard] = []
 
-    # ---- size variables
-    # ----------------------------------------------------------------------------------------------
+    # ---- size variables --------------------------------------------------------------------------
 
     def fresh(self, hint: str, low: int = 0, high: int | None = None, why: Provenance = UNSTATED) -> Expr:
         """A new, uniquely named size variable. A range other than 0 and up is declared: run time checks
@@ -106,8 +104,7 @@ class System:
         """What a shape rule talks to."""
         return Inference(self, why)
 
-    # ---- statements
-    # --------------------------------------------------------------------------------------------------
+    # ---- statements ------------------------------------------------------------------------------
 
     def equal(self, a: Expr | int, b: Expr | int, why: Provenance = UNSTATED) -> Expr:
         """States a == b and gives their simplest common form. ShapeError where they cannot be equal."""
@@ -209,37 +206,24 @@ class System:
             self._restore(before)
             raise
 
-    def _snapshot(self) -> tuple:
+    def _tables(self) -> tuple[dict[Expr, Any], ...]:
         facts = self.facts
-        kept = (
-            facts.substitution,
-            facts.ranges,
-            facts.multiples,
-            facts.truths,
-            self._reasons,
-            self._watching,
-        )
-        return tuple(dict(table) for table in kept), len(self._guards)
+        known = (facts.substitution, facts.ranges, facts.multiples, facts.truths)
+        return (*known, self._reasons, self._watching)
 
-    def _restore(self, before: tuple) -> None:
+    def _snapshot(self) -> tuple[tuple[dict[Expr, Any], ...], int]:
+        return tuple(dict(table) for table in self._tables()), len(self._guards)
+
+    def _restore(self, before: tuple[tuple[dict[Expr, Any], ...], int]) -> None:
         """A statement that is refused leaves nothing behind."""
-        facts = self.facts
-        kept = (
-            facts.substitution,
-            facts.ranges,
-            facts.multiples,
-            facts.truths,
-            self._reasons,
-            self._watching,
-        )
-        for table, old in zip(kept, before[0], strict=True):
+        tables, guards = before
+        for table, old in zip(self._tables(), tables, strict=True):
             table.clear()
             table.update(old)
-        del self._guards[before[1] :]
+        del self._guards[guards:]
         self.simplifier.forget()
 
-    # ---- what the rules do
-    # -------------------------------------------------------------------------------------------
+    # ---- what the rules do -----------------------------------------------------------------------
 
     def assign(self, symbol: Expr, e: Expr, it: Statement) -> tuple[Statement, ...]:
         """`e` stands for `symbol` from now on; what was known of `symbol` is stated of `e`."""
@@ -260,7 +244,7 @@ class System:
             raise self.contradiction(it)
         self.facts.ranges[symbol] = narrowed
         further = self._changed(symbol, it)
-        if narrowed.low == narrowed.high:
+        if narrowed.low is not None and narrowed.low == narrowed.high:
             return (*further, it.with_condition(equal(symbol, as_expr(narrowed.low))))
         return further
 
@@ -272,10 +256,10 @@ class System:
     def _changed(self, symbol: Expr, it: Statement) -> tuple[Statement, ...]:
         """Truths that mention `symbol` are stated again: they may be decided now, or contradict."""
         self._reasons[symbol] = it.why
-        again = []
+        again: list[Statement] = []
         for truth in self._watching.pop(symbol, ()):
             statement = self.facts.truths.pop(truth, None)
-            if statement is not None:
+            if isinstance(statement, Statement):
                 again.append(statement)
         self.simplifier.forget()
         return tuple(again)
@@ -310,8 +294,7 @@ class System:
             elif multiple > 1:
                 yield f"{symbol!r} is a multiple of {multiple}{by}"
 
-    # ---- questions
-    # ---------------------------------------------------------------------------------------------------
+    # ---- questions -------------------------------------------------------------------------------
 
     def simplify(self, e: Expr) -> Expr:
         """The simplest form of an expression under all facts; cheap to ask again until the next new fact."""

@@ -8,7 +8,7 @@ from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import apply
 from dlcb.compiler.solver import polynomial
 from dlcb.compiler.solver.pattern import any_of
-from dlcb.compiler.solver.polynomial import Polynomial, add, join, multiply, without
+from dlcb.compiler.solver.polynomial import Polynomial, add, cancel, join, multiply, without
 from dlcb.compiler.solver.prove import Knowledge
 from dlcb.compiler.solver.rule import Rule, RuleSet
 
@@ -50,7 +50,7 @@ def _join_remainder(know: Knowledge, p: Polynomial, monomial: tuple[Expr, ...]) 
         if len(quotient) != 1:
             continue
         (b_factors, b_scale), (q_factors, q_scale) = next(iter(divisor.items())), next(iter(quotient.items()))
-        rest = without(monomial, (factor,))
+        rest = cancel(monomial, (factor,))
         partner = join(join(rest, b_factors), q_factors)
         coefficient = p[monomial]
         if p.get(partner) == coefficient * b_scale * q_scale:

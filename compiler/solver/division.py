@@ -164,7 +164,7 @@ def _exact_terms(know: Knowledge, a: Expr, b: Expr) -> Split | None:
         if exact is None:
             rest[monomial] = coefficient
         else:
-            others = polynomial.without(monomial, (exact,))
+            others = polynomial.cancel(monomial, (exact,))
             quotient = add(quotient, {polynomial.join(others, (exact // b,)): coefficient})
     return (to_expr(quotient) + to_expr(rest) // b, to_expr(rest) % b) if quotient else None
 

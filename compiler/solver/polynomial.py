@@ -4,7 +4,7 @@ all values of their atoms."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import ZERO, const
@@ -79,6 +79,14 @@ def without(monomial: Monomial, factors: Iterable[Expr]) -> Monomial | None:
         else:
             return None
     return tuple(rest)
+
+
+def cancel(monomial: Monomial, factors: Sequence[Expr]) -> Monomial:
+    """`monomial` divided by `factors`, which are factors of it."""
+    rest = without(monomial, factors)
+    if rest is None:
+        raise ValueError(f"expected factors of {monomial}, found {factors}")
+    return rest
 
 
 def common(a: Monomial, b: Monomial) -> Monomial:

@@ -22,7 +22,10 @@ class Knowledge(Protocol):
     """What a proof and the rules ask about expressions; the simplifier answers, under the facts of its
     system."""
 
-    truths: Mapping[Expr, object]  # conditions that were stated and hold
+    @property
+    def truths(self) -> Mapping[Expr, object]:
+        """Conditions that were stated and hold."""
+        ...
 
     def simplify(self, e: Expr) -> Expr: ...
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from dlcb.compiler.dtype import BOOL, DType
 from dlcb.compiler.errors import ShapeError
@@ -69,7 +70,7 @@ def _linear_expanded(build: GraphBuilder, x: Value, w: Value, bias: Value | None
     return product if bias is None else build.apply(elementwise.add, product, bias)
 
 
-def _weights_dtype(x: Type, w: Type, bias: Type | None = None, **attributes: object) -> DType:
+def _weights_dtype(x: Type, w: Type, bias: Type | None = None, **attributes: Any) -> DType:
     return promoted(x, w)
 
 
@@ -130,7 +131,7 @@ def _convolution(
 
 
 def _add_channel(
-    i: Coordinates, total: Expr, x: Operand, w: Operand, bias: Operand | None = None, **attributes: object
+    i: Coordinates, total: Expr, x: Operand, w: Operand, bias: Operand | None = None, **attributes: Any
 ) -> Expr:
     return total if bias is None else total + node.cast(bias[[i[1]]], total.dtype)
 
@@ -148,7 +149,13 @@ _CHANNELS_LAST, _CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 
 
 def _nhwc_shape(
-    infer: Inference, x: Type, w: Type, *rest: Type, residual: bool = False, relu: bool = False, **attributes: object
+    infer: Inference,
+    x: Type,
+    w: Type,
+    *rest: Type,
+    residual: bool = False,
+    relu: bool = False,
+    **attributes: Any,
 ) -> Shape:
     first = [Type(tuple(t.shape[axis] for axis in _CHANNELS_FIRST), t.dtype) for t in (x, w)]
     bias = rest[: len(rest) - residual]
@@ -160,7 +167,13 @@ def _nhwc_shape(
 
 
 def _nhwc_expanded(
-    build: GraphBuilder, x: Value, w: Value, *rest: Value, residual: bool = False, relu: bool = False, **attributes: object
+    build: GraphBuilder,
+    x: Value,
+    w: Value,
+    *rest: Value,
+    residual: bool = False,
+    relu: bool = False,
+    **attributes: Any,
 ) -> Value:
     def first(value: Value) -> Value:
         return build.apply(move.permute, value, order=_CHANNELS_FIRST)
@@ -178,12 +191,19 @@ convolution_nhwc = Op(
 )  # fmt: skip
 
 
-# ---- depthwise convolution over channels-last images: every channel has a window of its own, so that the sum over it is a
-# few products a result, bound by memory, and is compiled by coordinates: y[n, h, w, c] = sum of x[n, .., c] * w[.., c]
+# ---- depthwise convolution over channels-last images: every channel has a window of its own, so
+# that the sum over it is a few products a result, bound by memory, and is compiled by coordinates:
+# y[n, h, w, c] = sum of x[n, .., c] * w[.., c]
 
 
 def _depthwise_shape(
-    infer: Inference, x: Type, w: Type, *, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+    infer: Inference,
+    x: Type,
+    w: Type,
+    *,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
 ) -> Shape:
     infer.equal(x.shape[3], w.shape[2], "channels")
     sizes = []
@@ -239,7 +259,7 @@ def _attention_shape(
     return (*batch, q.shape[-2], v.shape[-1])
 
 
-def _attention_dtype(q: Type, k: Type, v: Type, mask: Type | None = None, **attributes: object) -> DType:
+def _attention_dtype(q: Type, k: Type, v: Type, mask: Type | None = None, **attributes: Any) -> DType:
     return promoted(q, k, v)
 
 
@@ -254,7 +274,7 @@ def _attention(
     causal: bool = False,
 ) -> Value:
     # a row whose keys are all masked gives zeros, as PyTorch's scaled_dot_product_attention does
-    def apply(op: Op, *values: Value, **attributes: object) -> Value:
+    def apply(op: Op, *values: Value, **attributes: Any) -> Value:
         return build.apply(op, *values, **attributes)
 
     wide_q, wide_k, wide_v = (reduce.widened(build, x) for x in (q, k, v))
