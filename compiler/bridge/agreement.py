@@ -20,7 +20,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 _FLOORS = {torch.float16: 1e-4, torch.bfloat16: 1e-4, torch.float32: 1e-6, torch.float64: 1e-12}
 RATIO = 1.5
-_LARGEST_DRAW = 96  # sizes above cost time and show nothing that an odd size below does not
+_LARGEST_DRAW = 40  # sizes above cost time and show nothing that an odd size below does not
 
 
 @dataclass(frozen=True)
