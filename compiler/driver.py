@@ -1,5 +1,5 @@
-"""The compiler's whole story on one screen: a registered model goes in; kernels in the store and an artifact that a worker
-loads come out. Each stage has a spoken name, seen again in progress, timings and `stop_after`.
+"""The compiler's whole story on one screen: a registered model goes in; kernels in the store and an artifact
+that a worker loads come out. Each stage has a spoken name, seen again in progress, timings and `stop_after`.
 
     source -> capture -> generalise -> solve -> passes -> generate -> build -> lower -> publish -> check"""
 
@@ -25,9 +25,9 @@ from dlcb.compiler.kgen import generate, translation_unit
 from dlcb.compiler.options import CompileOptions, Target
 from dlcb.compiler.passes.pipeline import run_passes, schedule
 from dlcb.compiler.report import Report
+from dlcb.compiler.runtime.cuda import architecture
 from dlcb.compiler.signature import Signature
 from dlcb.compiler.source import ModelSource
-from dlcb.compiler.runtime.cuda import architecture
 from dlcb.compiler.thunks import model
 from dlcb.compiler.thunks.jit import RequestCompile, in_thread
 from dlcb.compiler.thunks.model import CompiledModel
@@ -70,10 +70,11 @@ def compile_model(
     options: CompileOptions | None = None,
     progress: Progress | None = None,
 ) -> Compilation:
-    """Compile `source`, or find it in `store` by its identity (then nothing is captured and no weight is read).
+    """Compile `source`, or find it in `store` by its identity
+    (then nothing is captured and no weight is read).
 
-    Raises CaptureError, ShapeError, ToolchainError, and ArtifactError where `options` refuse to compile. An operator
-    without a rule is no error, PyTorch runs it."""
+    Raises CaptureError, ShapeError, ToolchainError, and ArtifactError where `options` refuse to compile.
+    An operator without a rule is no error, PyTorch runs it."""
     options = options or CompileOptions()
     found = artifacts.find(source, options, store)
     if found is not None:
@@ -82,8 +83,8 @@ def compile_model(
     if options.only_stored:
         raise ArtifactError(f"'{source.name}' is not in the store, and compiling is refused", stage="find")
     if any(declared.shape is None for declared in source.inputs):
-        artifact, parameters = Artifact(any_rank_signature(source), Report("jit")), {}
-        key = artifacts.publish(artifact, source, parameters, store)
+        artifact = Artifact(any_rank_signature(source), Report("jit"))
+        key = artifacts.publish(artifact, source, {}, store)
     else:
         key, artifact = _compile(source, store, options, Clock(progress))
     artifacts.enter(key, source, options, store)
@@ -98,10 +99,13 @@ def load_model(
     device: str = "cpu",
     request_compile: RequestCompile | None = None,
 ) -> CompiledModel:
-    """Load what `compile_model` left, on "cpu" or "cuda". Nothing is captured; nothing is compiled but new ranks of a model
-    of unknown rank, by `request_compile`, or on a thread of this process where it is None."""
+    """Load what `compile_model` left, on "cpu" or "cuda". Nothing is captured;
+    nothing is compiled but new ranks of a model of unknown rank, by
+    `request_compile`, or on a thread of this process where it is None."""
     options = options_for(device)
-    compile_rank = request_compile or in_thread(lambda ranked: compile_model(ranked, store, options).artifact_key)
+    compile_rank = request_compile or in_thread(
+        lambda ranked: compile_model(ranked, store, options).artifact_key
+    )
     return model.load_model(
         source, artifact_key, store, device=device, request_compile=compile_rank, options=options
     )
@@ -112,7 +116,9 @@ def options_for(device: str) -> CompileOptions:
     return CompileOptions() if device == "cpu" else CompileOptions(target=Target.cuda(architecture(device)))
 
 
-def _compile(source: ModelSource, store: Store, options: CompileOptions, clock: Clock) -> tuple[str, Artifact]:
+def _compile(
+    source: ModelSource, store: Store, options: CompileOptions, clock: Clock
+) -> tuple[str, Artifact]:
     before = calls.total
     with clock("capture"):
         module = load_program(source.program) if source.program else load_module(source)
@@ -123,7 +129,9 @@ def _compile(source: ModelSource, store: Store, options: CompileOptions, clock: 
         key = artifacts.publish(artifact, source, captured.parameters, store)
     with clock("check"):
         reason = check(artifact, key, source, module, options, store) if options.check_shapes else ""
-    report = replace(artifact.report, seconds=clock.seconds, compiler_calls=calls.total - before, quarantined=reason)
+    report = replace(
+        artifact.report, seconds=clock.seconds, compiler_calls=calls.total - before, quarantined=reason
+    )
     if reason:
         report = replace(report, tier="eager")
     artifact = replace(artifacts.load(key, store), report=report, quarantined=reason)
@@ -141,7 +149,10 @@ def compile_captured(
         plan = schedule(graph)
         signature = describe_signature(source, captured, solution, graph)
     with clock("generate"):
-        kernels = [generate(group, plan.layouts, graph.system, options.target, options.static) for group in plan.groups]
+        kernels = [
+            generate(group, plan.layouts, graph.system, options.target, options.static)
+            for group in plan.groups
+        ]
         unit_text = translation_unit(kernels, options.target) if kernels else ""
     with clock("build"):
         names = [kernel.name for kernel_set in kernels for kernel in kernel_set.variants]

@@ -115,9 +115,7 @@ class Supervisor:
         key = (worker, self._tickets)
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._planning[key] = future
-        self._tell(
-            worker, {"do": "plan", "ticket": self._tickets, "handle": model.handle, "shapes": shapes}
-        )
+        self._tell(worker, {"do": "plan", "ticket": self._tickets, "handle": model.handle, "shapes": shapes})
         try:
             return await future
         finally:
@@ -327,7 +325,9 @@ class Supervisor:
         starting = self._starting.pop(worker, None)
         if starting is not None and not starting.done():
             starting.set_exception(error)
-        for (owner, _number), future in [*self._loading.items(), *self._planning.items()]:
+        asked: list[tuple[tuple[WorkerProcess, int], asyncio.Future[Any]]]
+        asked = [*self._loading.items(), *self._planning.items()]
+        for (owner, _number), future in asked:
             if owner is worker and not future.done():
                 future.set_exception(error)
 

@@ -278,7 +278,8 @@ def _roll(e: Emit, x: Value, shifts: Sequence[Size], axes: Sequence[int] = ()) -
 def _pad(
     e: Emit, x: Value, amounts: Sequence[Size], mode: str = "constant", value: float | None = None
 ) -> Value:
-    low, high = [0] * x.rank, [0] * x.rank  # the amounts come from the last axis on
+    low: list[Size] = [0] * x.rank  # the amounts come from the last axis on
+    high: list[Size] = [0] * x.rank
     for k in range(len(amounts) // 2):
         low[x.rank - 1 - k], high[x.rank - 1 - k] = amounts[2 * k], amounts[2 * k + 1]
     if all(isinstance(amount, int) and amount == 0 for amount in amounts):

@@ -311,7 +311,9 @@ class _Search:
     ) -> tuple[Lowered, System, tuple[Bindings, ...]]:
         """A branch whose other side gives the same graph bounds nothing: one trace beyond it tells.
         Without a full list of branches a trace with each dim at 1 stands in for them."""
-        beyond = [(branch, self._beyond(branch, examples[0])) for branch in list(self.kept)]
+        beyond: list[tuple[Branch | None, dict[str, int] | None]] = [
+            (branch, self._beyond(branch, examples[0])) for branch in self.kept
+        ]
         if branches.missing:
             beyond += [
                 (None, {**examples[0], dim.name: 1})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -130,7 +131,8 @@ class Recorder:
             self._stream.synchronize()
             graph = torch.cuda.CUDAGraph()
             # other threads may go on using the device meanwhile
-            graph.capture_begin(pool=self._pool.id, capture_error_mode="thread_local")
+            pool: Any = self._pool.id  # a pair, which PyTorch declares under a private name
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
                 twin.start(inputs)
                 outputs = twin.show()

@@ -107,7 +107,7 @@ class Plan:
         """From now on `recorded` stands for this plan, which lets go of its launches and of the arena they
         point into; when the recording goes, the plan no longer fits and is prepared again."""
         self.recorded, self.generation = recorded, _NO_GENERATION
-        self._steps, self._results, self._held, self._outputs = (), (), (), ()
+        self._steps, self._results, self._held, self._outputs = (), (), [], ()
 
     def run(self, externals: Tensors) -> list[Any]:
         """Run the steps over these tensors; gives the frame: base tensors by `slots`, valid until the next
