@@ -43,7 +43,9 @@ class CompileOptions:
     stop_after: str | None = None  # not in the key; the pipeline ends after the stage of this name
     only_stored: bool = False  # not in the key; what the store lacks is an error instead of a compilation
     compiler: str = field(default_factory=lambda: os.environ.get("CXX", "g++"))  # its version is in the key
-    threads: int = field(default_factory=lambda: int(os.environ.get("DLCB_COMPILE_THREADS", "0")) or os.cpu_count() or 1)
+    threads: int = field(
+        default_factory=lambda: int(os.environ.get("DLCB_COMPILE_THREADS", "0")) or os.cpu_count() or 1
+    )
 
 
 def cache_folder() -> Path:

@@ -1,5 +1,5 @@
-"""What a run of a model costs, learnt from the runs there were: seconds as a fixed part and a part for each byte
-of input. It forecasts a run, and says how much padding is cheaper than starting another run.
+"""What a run of a model costs, learnt from the runs there were: seconds as a fixed part and a part for each
+byte of input. It forecasts a run, and says how much padding is cheaper than starting another run.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ class Dataplane:
         return model
 
     def submit(self, model: ServedModel, body: bytes, json_length: int | None, deliver: Deliver) -> Pending:
-        """Decode, check and queue a request; `deliver` gets its Answer or the error. `json_length` 0 says that
-        the body is one raw tensor."""
+        """Decode, check and queue a request; `deliver` gets its Answer or the error.
+        `json_length` 0 says that the body is one raw tensor."""
         if json_length == 0:
             request = codec.decode_raw(body, model.signature.inputs)
         elif (len(body) if json_length is None else json_length) > LARGE_JSON:

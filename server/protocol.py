@@ -1,6 +1,6 @@
 """The short way of an inference request through HTTP: uvicorn's connection, which for these requests neither
-starts a task nor builds a scope. Bytes in, one write out; every other request, and whatever is unusual about one
-of ours, goes uvicorn's own way to the ASGI application.
+starts a task nor builds a scope. Bytes in, one write out; every other request, and whatever is unusual about
+one of ours, goes uvicorn's own way to the ASGI application.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ _STATUS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode()
 
 
 class Exchange:
-    """One inference request on a connection, from its headers to its answer. It stands where uvicorn keeps the
-    request it is serving, so `response_complete`, `disconnected` and `keep_alive` mean what they mean there."""
+    """One inference request on a connection, from its headers to its answer. It stands
+    where uvicorn keeps the request it is serving, so `response_complete`, `disconnected`
+    and `keep_alive` mean what they mean there."""
 
     __slots__ = (
         "_connection", "_headers", "_limit", "_model", "_name", "_parts", "_pending", "_size",

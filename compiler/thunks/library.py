@@ -135,15 +135,16 @@ def _convolution_nhwc(
     place = (weight.data_ptr(), x.shape)
 
     def run() -> torch.Tensor:
-        # cuDNN plans a fused call at a new shape for twice as long as a plain one: worth it for shapes that come
-        # again.
+        # cuDNN plans a fused call at a new shape for twice as long as a plain one:
+        # worth it for shapes that come again.
         return separately() if _is_new(place) else together().permute(_CHANNELS_LAST)
 
     return run
 
 
 def _is_new(place: tuple[int, torch.Size]) -> bool:
-    """Whether a convolution, by its weights, has met a shape less than PLAIN_CALLS times; counts this time."""
+    """Whether a convolution, by its weights,
+    has met a shape less than PLAIN_CALLS times; counts this time."""
     met = _met.get(place, 0)
     if met >= PLAIN_CALLS:
         return False

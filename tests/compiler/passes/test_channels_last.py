@@ -1,4 +1,5 @@
-"""Convolution networks on CUDA: channels-last between convolutions, epilogues in the library call, the same values."""
+"""Convolution networks on CUDA:
+channels-last between convolutions, epilogues in the library call, the same values."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ class Network(Program):
     def normed(self, x: Value, name: str, wide: int, narrow: int, window: int = 3, **geometry) -> Value:
         geometry = {**PLAIN, **geometry}
         x = self.convolution(x, self.parameter(f"{name}.weight", wide, narrow, window, window), **geometry)
-        statistics = [self.parameter(f"{name}.{part}", wide) for part in ("mean", "variance", "gamma", "beta")]
+        statistics = [
+            self.parameter(f"{name}.{part}", wide) for part in ("mean", "variance", "gamma", "beta")
+        ]
         return self.batch_norm(x, *statistics, eps=1e-5)
 
 
@@ -45,7 +48,8 @@ def residual_network() -> Graph:
 
 
 def branching_network() -> Graph:
-    """Depthwise convolution, an activation that no library fuses, a bias alone, concatenation of two branches."""
+    """Depthwise convolution, an activation that no library fuses, a bias alone,
+    concatenation of two branches."""
     p = Network("branching_network")
     x = p.image(4)
     left = p.silu(p.normed(x, "depthwise", 4, 1, groups=4))
@@ -61,17 +65,25 @@ def values(graph: Graph, sizes: dict[str, int]) -> np.ndarray:
 
     def array(value: Value) -> np.ndarray:
         shape = tuple(s.value if s.is_const else sizes[s.value] for s in value.shape)
-        return np.abs(draw.standard_normal(shape)) + 0.1 if "variance" in value.name else draw.standard_normal(shape)
+        return (
+            np.abs(draw.standard_normal(shape)) + 0.1
+            if "variance" in value.name
+            else draw.standard_normal(shape)
+        )
 
     inputs = {value.name: array(value) for value in graph.inputs}
     return evaluate(graph, inputs, {value.name: array(value) for value in graph.parameters})[0]
 
 
 @pytest.mark.parametrize("network", [residual_network, branching_network])
-@pytest.mark.parametrize("sizes", [{"batch": 2, "height": 16, "width": 19}, {"batch": 1, "height": 8, "width": 8}])
+@pytest.mark.parametrize(
+    "sizes", [{"batch": 2, "height": 16, "width": 19}, {"batch": 1, "height": 8, "width": 8}]
+)
 def test_the_values_stay(network, sizes: dict[str, int]) -> None:
     graph = network()
-    np.testing.assert_allclose(values(run_passes(graph, "cuda"), sizes), values(graph, sizes), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(
+        values(run_passes(graph, "cuda"), sizes), values(graph, sizes), rtol=1e-9, atol=1e-12
+    )
 
 
 def test_a_residual_network_is_library_calls_and_two_kernels(golden) -> None:
@@ -82,7 +94,9 @@ def test_a_residual_network_is_library_calls_and_two_kernels(golden) -> None:
 
 def test_no_image_is_transposed_between_convolutions() -> None:
     plan = schedule(run_passes(branching_network(), "cuda"))
-    kernels = [{node.op.kind for node in step.group.nodes} for step in plan.steps if isinstance(step, KernelStep)]
+    kernels = [
+        {node.op.kind for node in step.group.nodes} for step in plan.steps if isinstance(step, KernelStep)
+    ]
     assert kernels and {"move"} not in kernels
 
 
