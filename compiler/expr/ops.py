@@ -35,6 +35,9 @@ def _branches(condition: DType, yes: DType, no: DType) -> DType:
     return promote(yes, no)
 
 
+SLOW, TRANSCENDENTAL = 4, 16  # costs: divisions and roots; what a polynomial or a table computes
+
+
 @dataclass(frozen=True)
 class ScalarOp:
     """A scalar operator. `meaning` evaluates it on Python numbers; `type_of` gives the result type from the
@@ -48,6 +51,7 @@ class ScalarOp:
     idempotent: bool = False
     symbol: str | None = None  # infix spelling in the text form
     precedence: int = 0  # of the infix spelling; higher binds tighter
+    cost: int = 1  # rough, in additions
 
     @property
     def arity(self) -> int:
@@ -105,8 +109,8 @@ _ROWS = (
     ScalarOp("add", lambda a, b: a + b, _joined, True, True, symbol="+", precedence=5),
     ScalarOp("sub", lambda a, b: a - b, _joined, symbol="-", precedence=5),
     ScalarOp("mul", lambda a, b: a * b, _joined, True, True, symbol="*", precedence=6),
-    ScalarOp("floordiv", lambda a, b: a // b, _joined, symbol="//", precedence=6),
-    ScalarOp("mod", lambda a, b: a % b, _joined, symbol="%", precedence=6),
+    ScalarOp("floordiv", lambda a, b: a // b, _joined, symbol="//", precedence=6, cost=SLOW),
+    ScalarOp("mod", lambda a, b: a % b, _joined, symbol="%", precedence=6, cost=SLOW),
     ScalarOp("min", _minimum, _joined, True, True, True),
     ScalarOp("max", _maximum, _joined, True, True, True),
     ScalarOp("neg", lambda a: -a, _same),
@@ -123,29 +127,31 @@ _ROWS = (
     ScalarOp("not", lambda a: not a, _truth),
     ScalarOp("where", lambda c, a, b: a if c else b, _branches),
     # elements only
-    ScalarOp("div", _divide, _joined, symbol="/", precedence=6),
-    ScalarOp("fmod", _guarded(math.fmod), _joined),
-    ScalarOp("pow", _guarded(_power), _joined),
-    ScalarOp("atan2", math.atan2, _joined),
-    ScalarOp("exp", _guarded(math.exp), _same),
-    ScalarOp("exp2", _guarded(lambda x: 2.0**x), _same),
-    ScalarOp("expm1", _guarded(math.expm1), _same),
-    ScalarOp("log", _guarded(_log), _same),
-    ScalarOp("log2", _guarded(lambda x: _log(x) / math.log(2)), _same),
-    ScalarOp("log10", _guarded(lambda x: -math.inf if x == 0 else math.log10(x)), _same),
-    ScalarOp("log1p", _guarded(lambda x: -math.inf if x == -1 else math.log1p(x)), _same),
-    ScalarOp("sqrt", _guarded(math.sqrt), _same),
-    ScalarOp("rsqrt", _guarded(lambda x: math.inf if x == 0 else 1 / math.sqrt(x)), _same),
-    ScalarOp("sin", _guarded(math.sin), _same),
-    ScalarOp("cos", _guarded(math.cos), _same),
-    ScalarOp("tan", _guarded(math.tan), _same),
-    ScalarOp("asin", _guarded(math.asin), _same),
-    ScalarOp("acos", _guarded(math.acos), _same),
-    ScalarOp("atan", math.atan, _same),
-    ScalarOp("sinh", _guarded(math.sinh), _same),
-    ScalarOp("cosh", _guarded(math.cosh), _same),
-    ScalarOp("tanh", math.tanh, _same),
-    ScalarOp("erf", math.erf, _same),
+    ScalarOp("div", _divide, _joined, symbol="/", precedence=6, cost=SLOW),
+    ScalarOp("fmod", _guarded(math.fmod), _joined, cost=SLOW),
+    ScalarOp("pow", _guarded(_power), _joined, cost=TRANSCENDENTAL),
+    ScalarOp("atan2", math.atan2, _joined, cost=TRANSCENDENTAL),
+    ScalarOp("exp", _guarded(math.exp), _same, cost=TRANSCENDENTAL),
+    ScalarOp("exp2", _guarded(lambda x: 2.0**x), _same, cost=TRANSCENDENTAL),
+    ScalarOp("expm1", _guarded(math.expm1), _same, cost=TRANSCENDENTAL),
+    ScalarOp("log", _guarded(_log), _same, cost=TRANSCENDENTAL),
+    ScalarOp("log2", _guarded(lambda x: _log(x) / math.log(2)), _same, cost=TRANSCENDENTAL),
+    ScalarOp("log10", _guarded(lambda x: -math.inf if x == 0 else math.log10(x)), _same, cost=TRANSCENDENTAL),
+    ScalarOp(
+        "log1p", _guarded(lambda x: -math.inf if x == -1 else math.log1p(x)), _same, cost=TRANSCENDENTAL
+    ),
+    ScalarOp("sqrt", _guarded(math.sqrt), _same, cost=SLOW),
+    ScalarOp("rsqrt", _guarded(lambda x: math.inf if x == 0 else 1 / math.sqrt(x)), _same, cost=SLOW),
+    ScalarOp("sin", _guarded(math.sin), _same, cost=TRANSCENDENTAL),
+    ScalarOp("cos", _guarded(math.cos), _same, cost=TRANSCENDENTAL),
+    ScalarOp("tan", _guarded(math.tan), _same, cost=TRANSCENDENTAL),
+    ScalarOp("asin", _guarded(math.asin), _same, cost=TRANSCENDENTAL),
+    ScalarOp("acos", _guarded(math.acos), _same, cost=TRANSCENDENTAL),
+    ScalarOp("atan", math.atan, _same, cost=TRANSCENDENTAL),
+    ScalarOp("sinh", _guarded(math.sinh), _same, cost=TRANSCENDENTAL),
+    ScalarOp("cosh", _guarded(math.cosh), _same, cost=TRANSCENDENTAL),
+    ScalarOp("tanh", math.tanh, _same, cost=TRANSCENDENTAL),
+    ScalarOp("erf", math.erf, _same, cost=TRANSCENDENTAL),
     ScalarOp("floor", lambda x: x if math.isinf(x) or x != x else float(math.floor(x)), _same),
     ScalarOp("ceil", lambda x: x if math.isinf(x) or x != x else float(math.ceil(x)), _same),
     ScalarOp("trunc", lambda x: x if math.isinf(x) or x != x else float(math.trunc(x)), _same),
@@ -154,6 +160,11 @@ _ROWS = (
     ScalarOp("isinf", math.isinf, _truth),
 )
 OPS = {row.name: row for row in _ROWS}
+
+
+def cost_of(node: Any) -> int:
+    """What computing `node` from its arguments costs, in additions; 0 for what is no operator."""
+    return OPS[node.op].cost if node.op in OPS else 0
 
 
 @dataclass(frozen=True)

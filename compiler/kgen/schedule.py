@@ -13,41 +13,12 @@ from itertools import pairwise
 
 from dlcb.compiler.expr.dag import Expr, rebuild, toposort
 from dlcb.compiler.expr.node import ONE, ZERO, index, product, reduce, remake
+from dlcb.compiler.expr.ops import SLOW, cost_of
 from dlcb.compiler.kgen.affine import Sum, linear
 from dlcb.compiler.kgen.coords import Element, Scalars
 from dlcb.compiler.passes.steps import Group
 from dlcb.compiler.shapes.system import System
 
-# scalar operators that cost more than storing their result in a cache and reading it back
-_EXPENSIVE = frozenset(
-    [
-        "div",
-        "floordiv",
-        "mod",
-        "fmod",
-        "pow",
-        "exp",
-        "exp2",
-        "expm1",
-        "log",
-        "log2",
-        "log10",
-        "log1p",
-        "sqrt",
-        "rsqrt",
-        "sin",
-        "cos",
-        "tan",
-        "asin",
-        "acos",
-        "atan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "erf",
-        "atan2",
-    ]
-)
 SERIAL = 16  # elements; a reduction of at most so many, of constant extent, is computed one after the other
 
 
@@ -167,7 +138,7 @@ def worth_keeping(nest: Nest, memory_is_dear: bool = False) -> frozenset[Expr]:
         look_up = node.op == "load" and (
             memory_is_dear or any(t.op not in ("index", "const") for t in linear(node.args[0]))
         )
-        dear = node.op in _EXPENSIVE or look_up or any(arg in costly for arg in node.args)
+        dear = cost_of(node) >= SLOW or look_up or any(arg in costly for arg in node.args)
         if dear and set(loops) & node.free and node.op != "check":
             if node in roots or node in used_outside:
                 kept.add(node)

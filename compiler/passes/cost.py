@@ -3,42 +3,20 @@ what repeating a scalar operator costs beside a memory access."""
 
 from __future__ import annotations
 
+from dlcb.compiler.expr.dag import Expr, toposort
+from dlcb.compiler.expr.ops import TRANSCENDENTAL, cost_of
 from dlcb.compiler.ir.graph import Node, Value
-
-# operators of the graph whose element costs more than reading it back from a cache
-_EXPENSIVE = frozenset(
-    [
-        "exp",
-        "exp2",
-        "expm1",
-        "log",
-        "log2",
-        "log10",
-        "log1p",
-        "sin",
-        "cos",
-        "tan",
-        "asin",
-        "acos",
-        "atan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "erf",
-        "pow",
-        "atan2",
-        "sigmoid",
-        "silu",
-        "gelu",
-        "fmod",
-    ]
-)
+from dlcb.compiler.passes.access import read
 
 
 def is_expensive(node: Node) -> bool:
-    """Would computing this again cost more than writing it once and reading it
-    back? Table look-ups count: they miss caches."""
-    return node.op.name in _EXPENSIVE or node.op.kind == "index"
+    """Would computing this again cost more than writing it once and reading it back? Table look-ups count:
+    they miss caches."""
+    if node.op.kind == "index":
+        return True
+    return node.op.kind == "pointwise" and any(
+        cost_of(e) >= TRANSCENDENTAL for e in toposort([read(node).body])
+    )
 
 
 def is_cheap(node: Node) -> bool:
