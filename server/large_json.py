@@ -44,10 +44,8 @@ def _numbers(data: Any, shape: Any, datatype: Any) -> Any:
             values = numpy.frombuffer(data.as_buffer(of_type="u"), "<u8")
         else:
             values = numpy.frombuffer(data.as_buffer(of_type="i"), "<i8")
-    except (
-        TypeError,
-        ValueError,
-    ):  # text, booleans, nulls or integers too large: the slow path words the error
+    except (TypeError, ValueError):
+        # text, booleans, nulls or integers too large: the slow path words the error
         return _plain(data)
     nested = values.size != len(data)
     return _plain(data) if nested and not _regular(data, shape) else values

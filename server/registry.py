@@ -158,9 +158,8 @@ class Registry:
         model.compile_seconds = compiled.seconds
         tier = "jit" if any(spec.dims is None for spec in compiled.signature.inputs) else "dynamic"
         self._metrics.compile_seconds.cell(entry.name, tier, "load").observe(compiled.seconds)
-        self._metrics.compile_seconds.cell(
-            entry.name, tier, "request"
-        )  # there and 0: a request never compiles
+        # there and 0: a request never compiles
+        self._metrics.compile_seconds.cell(entry.name, tier, "request")
         if progress is not None:
             progress(entry.name, "load", 1.0)
         model.load_seconds = await self._supervisor.load(model)

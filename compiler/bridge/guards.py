@@ -28,13 +28,8 @@ from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import apply, as_expr, equal, maximum, minimum
 
 _TORCH = str(Path(torch.__file__).parent)
-_CONVERSIONS = {
-    "__bool__",
-    "__int__",
-    "__index__",
-    "__float__",
-    "__hash__",
-}  # where Python asks a symbolic size for a value
+# where Python asks a symbolic size for a value
+_CONVERSIONS = {"__bool__", "__int__", "__index__", "__float__", "__hash__"}
 _SYMBOLIC = ("symbolic_shapes.py", "sym_node.py", "recording.py", "torch/__init__.py")
 
 

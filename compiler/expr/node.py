@@ -280,6 +280,5 @@ def product(factors: Iterable[Expr | int]) -> Expr:
     return result
 
 
-Expr._apply = staticmethod(
-    apply
-)  # the infix operators of expr.ops.Arithmetic build through the constructor above
+# the infix operators of expr.ops.Arithmetic build through the constructor above
+Expr._apply = staticmethod(apply)

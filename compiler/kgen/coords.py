@@ -35,12 +35,10 @@ from dlcb.compiler.passes.access import broadcast_coordinates
 from dlcb.compiler.passes.steps import Group, Layout, row_major
 from dlcb.compiler.shapes.system import System
 
-Layouts = Mapping[
-    Value, tuple[Value, Layout]
-]  # for each value its base buffer and its place there, as in Schedule.layouts
-_Key = tuple[
-    Value, tuple[Expr, ...], Expr
-]  # an element: its tensor, its coordinates, the guard under which it is read
+# for each value its base buffer and its place there, as in Schedule.layouts
+Layouts = Mapping[Value, tuple[Value, Layout]]
+# an element: its tensor, its coordinates, the guard under which it is read
+_Key = tuple[Value, tuple[Expr, ...], Expr]
 
 
 @dataclass(frozen=True)
@@ -61,9 +59,8 @@ class Scalars:
 
     domain: tuple[Expr, ...]
     elements: tuple[Element, ...]
-    tensors: dict[
-        str, Value
-    ]  # the inputs by the names that loads use: in0, in1 ..., so that equal groups are equal scalars
+    # the inputs by the names that loads use: in0, in1 ..., so that equal groups are equal scalars
+    tensors: dict[str, Value]
 
 
 def infer(group: Group, layouts: Layouts, system: System) -> Scalars:
@@ -94,9 +91,8 @@ class _Inference:
         anchor = self.group.anchor
         shape = tuple(self.system.simplify(size) for size in anchor.shape)
         domain = tuple(ZERO if size is ONE else index(f"i{axis}", size) for axis, size in enumerate(shape))
-        self.loops = [
-            i for i in reversed(domain) if i is not ZERO
-        ]  # a reduction over the innermost axis shares its index, and so its elements
+        # a reduction over the innermost axis shares its index, and so its elements
+        self.loops = [i for i in reversed(domain) if i is not ZERO]
         elements = []
         for value in self.group.outputs:
             indices = domain if self._same_shape(value, anchor) else domain[: self.group.rows]

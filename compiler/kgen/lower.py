@@ -203,14 +203,10 @@ class Lowering(ABC):
 
     def _known(self, node: Expr, scope: Scope) -> Spelled | None:
         if node.op == "const":
-            half = (
-                node.dtype.is_float and node.dtype.bits == 16
-            )  # has no literals: one of float32 is converted
-            return (
-                self.convert(constant(node.value, FLOAT32), FLOAT32, node.dtype)
-                if half
-                else constant(node.value, node.dtype)
-            )
+            if not node.dtype.is_float or node.dtype.bits > 16:
+                return constant(node.value, node.dtype)
+            # half types have no literals: one of float32 is converted
+            return self.convert(constant(node.value, FLOAT32), FLOAT32, node.dtype)
         if node.op == "index":
             return identifier(node.value), ATOM
         if self._hosted.get(node):

@@ -48,9 +48,8 @@ class Knowledge(Protocol):
 class _Proof:
     know: Knowledge
     fuel: int = FUEL
-    least: dict[Expr, int] = field(
-        default_factory=dict
-    )  # of sizes, beyond what is known: an index over n exists, so n >= 1
+    # of sizes, beyond what is known: an index over n exists, so n >= 1
+    least: dict[Expr, int] = field(default_factory=dict)
     cases: dict[Expr, bool] = field(default_factory=dict)  # conditions taken as true or false
 
 
@@ -144,9 +143,8 @@ def _eliminated(proof: _Proof, p: Polynomial, v: Expr) -> Iterator[Polynomial]:
     x, y = know.polynomial(v.args[0]), know.polynomial(v.args[1])
     match v.op:
         case "min" | "max":
-            if rising == (
-                v.op == "max"
-            ):  # max >= each, so where it helps either will do; likewise -min >= -each
+            # max >= each, so where it helps either will do; likewise -min >= -each
+            if rising == (v.op == "max"):
                 yield add(a, multiply(b, x))
                 yield add(a, multiply(b, y))
         case "mod" if know.nonnegative(y):

@@ -19,9 +19,8 @@ def to_tensor(array: numpy.ndarray, dtype: str, device: torch.device) -> torch.T
     if not array.flags.c_contiguous:
         array = numpy.ascontiguousarray(array)
     if not array.flags.writeable:
-        array = _writeable(
-            array
-        )  # PyTorch has no read-only tensors and warns; nothing here writes to an input
+        # PyTorch has no read-only tensors and warns; nothing here writes to an input
+        array = _writeable(array)
     tensor = torch.from_numpy(array)
     if dtype == "bfloat16":
         tensor = tensor.view(TORCH[dtype])
