@@ -161,7 +161,7 @@ def _first_calls(
             for name, size in sizes.items()
         }
         tensors = list(case_inputs(case, unseen, device, seed + 100 + turn).values())
-        order = [("eager", module), ("ours", model.call)]
+        order: list[tuple[str, Callable[..., object]]] = [("eager", module), ("ours", model.call)]
         for name, call in order if turn % 2 else reversed(order):
             totals[name] += once(partial(call, *tensors), device)
     return totals

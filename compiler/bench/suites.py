@@ -197,7 +197,9 @@ class BertEncoder(nn.Module):
         from transformers import BertConfig, BertModel  # noqa: PLC0415 - only this factory needs it
 
         self.masked = masked
-        self.bert = BertModel(BertConfig(attn_implementation="sdpa"), add_pooling_layer=False)
+        configuration = BertConfig()
+        configuration._attn_implementation = "sdpa"
+        self.bert = BertModel(configuration, add_pooling_layer=False)
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> torch.Tensor:
         return self.bert(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state

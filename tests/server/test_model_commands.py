@@ -1,0 +1,156 @@
+"""`dlcb compile`, `explain` and `bench` over a configuration of two small models, their exit codes, and a server that
+starts from a bundle and compiles nothing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from dlcb.compiler.ir import text
+from dlcb.server.cli import app
+from tests.server.conftest import HERE, Start
+
+CONFIG = """\
+server: {port: 0, spares: 0, device: cpu, grace_seconds: 0}
+models:
+  - name: scaled
+    factory: command_models:scaled
+    inputs: [{name: x, datatype: FP32, shape: [rows, columns]}]
+    outputs: [y]
+    bench: [{rows: 4, columns: 32}, {rows: 1, columns: 7}]
+  - name: double
+    factory: command_models:double
+    inputs: [{name: x, datatype: FP32, shape: null}]
+    outputs: [y]
+    bench: [[8], [2, 3]]
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(HERE)
+    monkeypatch.setenv("DLCB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "200")
+    path = tmp_path / "models.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+def dlcb(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def refused(code: int, *words: object) -> str:
+    """The one line of a command that ends with this exit code."""
+    result = dlcb(*words)
+    assert result.exit_code == code, result.output
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("dlcb: ")
+    return line
+
+
+def test_what_was_compiled_is_found_again(config: Path) -> None:
+    for found in ("miss", "hit"):
+        result = dlcb("compile", "--config", config, "--rank", 2)
+        lines = result.stdout.splitlines()
+        assert [line.split()[0] for line in lines] == ["scaled", "double", "double"], result.output
+        assert all(line.endswith(f"cache {found}") for line in lines)
+    assert "free rows, columns | dynamic | 1 kernels" in lines[0]
+    assert "free rank | jit" in lines[1]
+    assert "double rank 2 free x_0, x_1" in lines[2]
+
+
+def test_a_bundle_serves_without_compiling(
+    config: Path, tmp_path: Path, launch: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = tmp_path / "kernel_cache.bundle"
+    assert "wrote" in dlcb("compile", "--config", config, "--bundle", bundle, "--rank", 1).stdout
+    monkeypatch.setenv("PATH", str(tmp_path))  # no compiler there
+    server = launch(config, "--bundle", str(bundle), "--no-compile", cache=tmp_path / "fresh")
+    assert any(re.match(r"scaled .*cache hit", line) for line in server.lines)
+    with server.client() as client:
+        tensor = {"name": "x", "datatype": "FP32", "shape": [3], "data": [1, 2, 3]}
+        answer = client.post("/v1/models/double/infer", json={"inputs": [tensor]}).json()
+        assert answer["outputs"][0]["data"] == [2, 4, 6]
+        assert 'dlcb_compile_seconds_count{model="scaled",tier="dynamic",reason="request"} 0' in client.get(
+            "/metrics"
+        ).text.replace(".0", "")
+    assert server.stop() == 0
+
+
+def test_a_server_that_must_not_compile_says_what_it_lacks(config: Path, launch: Start) -> None:
+    with pytest.raises(RuntimeError, match="'scaled' is not in the store, and compiling is refused"):
+        launch(config, "--no-compile")
+
+
+def test_explain_gives_each_dim_its_reason(config: Path) -> None:
+    shown = dlcb("explain", "scaled", "--config", config).stdout
+    assert "scaled: dynamic tier" in shown
+    for size in ("rows", "columns"):
+        assert re.search(rf"x\s+│ \d │ {size}\s+│ 0 to any\s+│ proven", shown), shown
+    assert "1 generated kernels" in shown and "softmax" not in shown  # it is made of simpler operators
+
+
+def test_stages_are_text_and_graphs_parse_again(config: Path) -> None:
+    for stage in ("capture", "decompose", "passes"):
+        shown = dlcb("explain", "scaled", "--config", config, "--stage", stage).stdout
+        assert text.show(text.parse(shown)) == shown
+    assert "kernel k0_div" in dlcb("explain", "scaled", "--config", config, "--stage", "schedule").stdout
+    assert "rows" in dlcb("explain", "scaled", "--config", config, "--stage", "solve").stdout
+
+
+def test_the_source_of_kernels(config: Path) -> None:
+    shown = dlcb("explain", "double", "--rank", 3, "--source", "--config", config)
+    assert shown.exit_code == 2, "the model itself has no kernels, only its ranks"
+    shown = dlcb("explain", "scaled", "--source", "--config", config)
+    assert 'extern "C" void div_' in shown.stdout and "expf" in shown.stdout
+
+
+def test_bench_measures_the_sizes_of_the_file(config: Path, tmp_path: Path) -> None:
+    out = tmp_path / "results.json"
+    result = dlcb("bench", "--config", config, "--peers", "eager", "--rounds", 1, "--out", out)
+    assert result.exit_code == 0, result.output
+    for case in ("scaled", "double rank 1", "double rank 2"):
+        assert f'"{case}"' in out.read_text()
+    assert "geometric mean" in result.stdout and "WRONG" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("compile", "nobody"), "model 'nobody' is not registered; registered are double, scaled"),
+        (("explain", "double", "--stage", "capture"), "'double' takes any rank: say which with --rank"),
+        (("explain", "scaled", "--stage", "nowhere"), "unknown stage 'nowhere': expected one of capture"),
+        (("bench", "--peers", "nobody", "scaled"), "unknown peers nobody"),
+        (("bench", "--suite", "nothing"), "unknown suite 'nothing': expected one of survey"),
+    ],
+)
+def test_a_wrong_word_is_a_usage_error(config: Path, words: tuple[str, ...], line: str) -> None:
+    assert line in refused(2, *words, "--config", config)
+
+
+def test_a_wrong_file_is_a_configuration_error(config: Path) -> None:
+    config.write_text(CONFIG.replace("rows: 4, ", ""))
+    assert "models.yaml:3: models.0: bench: expected sizes of 'columns', 'rows', found 'columns'" in refused(
+        2, "compile", "--config", config
+    )
+
+
+def test_a_missing_compiler(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert "'no-such-compiler' cannot be run" in refused(3, "compile", "scaled", "--config", config)
+
+
+def test_an_unusable_cache_folder(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file, where a folder should be")
+    assert str(tmp_path / "cache") in refused(4, "compile", "scaled", "--config", config)
+
+
+def test_a_torn_bundle(config: Path, tmp_path: Path) -> None:
+    config.write_text(f"cache: {{bundle: {tmp_path / 'torn'}}}\n{CONFIG}")
+    (tmp_path / "torn").write_bytes(b"dlcb bundle 1\n")
+    assert "torn is not a whole bundle" in refused(4, "explain", "scaled", "--config", config)
