@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from dlcb.compiler.dtype import DType
 from dlcb.compiler.errors import UnsupportedOperator
-from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.dag import Expr, rebuild, toposort
 from dlcb.compiler.expr.node import (
     ONE,
     TRUE,
@@ -26,6 +26,7 @@ from dlcb.compiler.expr.node import (
     index,
     load,
     reduce,
+    remake,
     where,
 )
 from dlcb.compiler.ir.graph import Node, Value
@@ -153,6 +154,7 @@ class _Inference:
             )
         operands = [_Operand(self, operand, node, guard) for operand in node.inputs]
         scalar = node.op.at(coordinates, self._over(node, coordinates), *operands, **node.attributes)
+        scalar = _checked_under(guard, scalar)
         # a plain number of a half type is not rounded to it: eager computes with the number as it is
         scalar = _computed(scalar, value.dtype)
         if node.op.fold:
@@ -228,6 +230,18 @@ class _Operand:
         if _zero_outside(element, both) and otherwise.is_const and otherwise.value == 0:
             return element
         return where(guard, element, otherwise)
+
+
+def _checked_under(guard: Expr, scalar: Expr) -> Expr:
+    """`scalar` with its index checks made only where it is wanted: elsewhere its loads give zeros, no
+    indices."""
+    wanted = set(conditions(guard))
+    replace: dict[Expr, Expr] = {}
+    for node in toposort([scalar]) if wanted else ():
+        if node.op == "check" and not wanted <= set(conditions(node.args[4])):
+            *place, own = rebuild(list(node.args), replace, remake)
+            replace[node] = remake(node, (*place, apply("and", guard, own)))
+    return rebuild([scalar], replace, remake)[0] if replace else scalar
 
 
 def _zero_outside(element: Expr, guard: Expr) -> bool:

@@ -104,6 +104,8 @@ CPP = (
 """
     + _SHARED
     + """
+// GCC takes (float)(int)x for a truncation, which makes -0.0 of -0.25; no whole number is -0.0
+template <typename F, typename I> FUNCTION F from_whole(I x) { return x == 0 ? F(0) : F(x); }
 enum class half_t : uint16_t {};    // enumerations, as loops that copy structures are not vectorised
 enum class bfloat_t : uint16_t {};
 FUNCTION float float_from(uint32_t bits) { return __builtin_bit_cast(float, bits); }

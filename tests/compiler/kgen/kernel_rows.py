@@ -269,6 +269,15 @@ ROWS: dict[str, Row] = {
         sizes("n m k", "2 5 5", "1 1 1", "3 9 40"),
         tolerance=4e-6,
     ),
+    "divided_under_a_triangle": Row(  # what lies outside is no divisor of 0
+        lambda p: p.triu(p.floordiv(p.tensor("x", "n m", UINT8), p.tensor("y", "n m", UINT8)), diagonal=0),
+        sizes("n m", "5 3", "4 9"),
+        {"x": below(256), "y": lambda rng, shape: rng.integers(1, 9, shape)},
+    ),
+    "fractions_cut_off": Row(  # what -0.25 leaves is 0, not -0.0
+        lambda p: p.reciprocal(p.cast(p.tensor("x", "n"), dtype=INT64)),
+        sizes("n", "40", "3"),
+    ),
     "literals_in_functions": Row(
         lambda p: [
             p.floordiv(p.tensor("x", "n", INT64), p.number(3, INT64)),
