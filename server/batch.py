@@ -15,6 +15,7 @@ import numpy
 from dlcb.compiler.signature import BatchAxes, Signature
 from dlcb.server.datatypes import BY_DTYPE
 from dlcb.server.errors import ModelFailed
+from dlcb.server.padding import Padding
 from dlcb.server.slots import aligned
 from dlcb.server.types import Buffer, InferRequest, Tensor
 
@@ -32,21 +33,30 @@ class Placed:
     size: int
 
 
-def group_of(request: InferRequest, batch: BatchAxes | None) -> Hashable | None:
-    """Requests with equal groups may be stacked: the dims beside the batch axis agree, and so does every
-    input that has no rows. None for a request that must run alone."""
+def group_of(
+    request: InferRequest, batch: BatchAxes | None, padding: Padding | None = None
+) -> Hashable | None:
+    """Requests with equal groups may be stacked: the dims beside the batch axis and the padded axis agree, and
+    so does every input that has no rows. None for a request that must run alone."""
     if batch is None:
         return None
+    padded = {} if padding is None else padding.input_axes
     group: list[tuple[Any, ...]] = []
     for name, tensor in request.inputs.items():
         axis = batch.input_axes.get(name)
         if axis is not None:
-            group.append((name, tensor.shape[:axis], tensor.shape[axis + 1 :]))
+            free = (axis, padded.get(name, axis))
+            group.append((name, *(size for at, size in enumerate(tensor.shape) if at not in free)))
         elif len(tensor.data) <= LARGEST_SHARED:
             group.append((name, tensor.shape, bytes(tensor.data)))
         else:
             return None
     return tuple(sorted(group))
+
+
+def length_of(request: InferRequest, padding: Padding | None) -> int:
+    """The request's own size of the padded dim; 0 where nothing is padded."""
+    return 0 if padding is None else request.inputs[padding.mask].shape[padding.input_axes[padding.mask]]
 
 
 def rows_of(request: InferRequest, batch: BatchAxes | None) -> int:
@@ -57,7 +67,9 @@ def rows_of(request: InferRequest, batch: BatchAxes | None) -> int:
     return request.inputs[name].shape[axis]
 
 
-def place(requests: Sequence[InferRequest], signature: Signature) -> tuple[list[Placed], int]:
+def place(
+    requests: Sequence[InferRequest], signature: Signature, padding: Padding | None = None
+) -> tuple[list[Placed], int]:
     """Where each input of the stacked requests goes, and the bytes that takes."""
     batch = signature.batch
     placed, offset = [], 0
@@ -66,8 +78,12 @@ def place(requests: Sequence[InferRequest], signature: Signature) -> tuple[list[
         shape, datatype = tensors[0].shape, tensors[0].datatype
         axis = None if batch is None or len(requests) == 1 else batch.input_axes.get(spec.name)
         if axis is not None:
-            rows = sum(tensor.shape[axis] for tensor in tensors)
-            shape = (*shape[:axis], rows, *shape[axis + 1 :])
+            sizes = list(shape)
+            sizes[axis] = sum(tensor.shape[axis] for tensor in tensors)
+            filled = None if padding is None else padding.input_axes.get(spec.name)
+            if filled is not None:
+                sizes[filled] = max(tensor.shape[filled] for tensor in tensors)
+            shape = tuple(sizes)
         size = math.prod(shape) * datatype.size
         placed.append(Placed(spec.name, datatype.array, offset, shape, size))
         offset = aligned(offset + size)
@@ -75,14 +91,23 @@ def place(requests: Sequence[InferRequest], signature: Signature) -> tuple[list[
 
 
 def stack(
-    requests: Sequence[InferRequest], placed: Sequence[Placed], batch: BatchAxes | None, slot: memoryview
+    requests: Sequence[InferRequest],
+    placed: Sequence[Placed],
+    batch: BatchAxes | None,
+    slot: memoryview,
+    padding: Padding | None = None,
 ) -> None:
-    """Copy every request's rows to their place."""
+    """Copy every request's rows to their place, and fill shorter ones up."""
     for entry in placed:
         tensors = [request.inputs[entry.name] for request in requests]
         axis = None if batch is None or len(requests) == 1 else batch.input_axes.get(entry.name)
         if axis is None:
             slot[entry.offset : entry.offset + entry.size] = tensors[0].data
+            continue
+        filled = None if padding is None else padding.input_axes.get(entry.name)
+        if filled is not None and any(tensor.shape[filled] != entry.shape[filled] for tensor in tensors):
+            assert padding is not None
+            _stack_padded(tensors, entry, axis, filled, padding.values[entry.name], slot)
         elif axis == 0:
             offset = entry.offset
             for tensor in tensors:
@@ -94,10 +119,14 @@ def stack(
 
 
 def split(
-    outputs: dict[str, tuple[tuple[int, ...], memoryview]], rows: Sequence[int], signature: Signature
+    outputs: dict[str, tuple[tuple[int, ...], memoryview]],
+    rows: Sequence[int],
+    signature: Signature,
+    padding: Padding | None = None,
+    lengths: Sequence[int] = (),
 ) -> list[dict[str, Tensor]]:
-    """Each request's own outputs, as views where rows are contiguous. ModelFailed when an output is missing
-    or has other rows than went in."""
+    """Each request's own outputs, as views where rows are contiguous; of a padded dim the first `lengths`.
+    ModelFailed when an output is missing or has other rows than went in."""
     batch = signature.batch
     answers: list[dict[str, Tensor]] = [{} for _ in rows]
     for spec in signature.outputs:
@@ -112,10 +141,17 @@ def split(
             continue
         if shape[axis] != sum(rows):
             raise ModelFailed(f"output '{spec.name}' has {shape[axis]} rows, {sum(rows)} went in")
+        filled = None if padding is None else padding.output_axes.get(spec.name)
         start = 0
-        for answer, count in zip(answers, rows, strict=True):
+        for index, (answer, count) in enumerate(zip(answers, rows, strict=True)):
             own = (*shape[:axis], count, *shape[axis + 1 :])
-            part = _cut(data, shape, axis, start, count, datatype.array)
+            if filled is not None and lengths[index] != shape[filled]:
+                own = (*own[:filled], lengths[index], *own[filled + 1 :])
+                part = _cut_padded(
+                    data, shape, (axis, start, count), (filled, lengths[index]), datatype.array
+                )
+            else:
+                part = _cut(data, shape, axis, start, count, datatype.array)
             answer[spec.name] = Tensor(spec.name, datatype, own, part)
             start += count
     return answers
@@ -140,6 +176,32 @@ def _stack_along(tensors: Sequence[Tensor], entry: Placed, axis: int, slot: memo
         own = numpy.frombuffer(tensor.data, entry.array).reshape(tensor.shape)
         target[(slice(None),) * axis + (slice(start, start + count),)] = own
         start += count
+
+
+def _stack_padded(
+    tensors: Sequence[Tensor], entry: Placed, axis: int, filled: int, value: float, slot: memoryview
+) -> None:
+    target = numpy.frombuffer(slot[entry.offset : entry.offset + entry.size], entry.array).reshape(
+        entry.shape
+    )
+    place = [slice(None)] * len(entry.shape)
+    start = 0
+    for tensor in tensors:
+        count, length = tensor.shape[axis], tensor.shape[filled]
+        place[axis], place[filled] = slice(start, start + count), slice(length)
+        target[tuple(place)] = numpy.frombuffer(tensor.data, entry.array).reshape(tensor.shape)
+        place[filled] = slice(length, None)
+        target[tuple(place)] = value
+        start += count
+
+
+def _cut_padded(
+    data: memoryview, shape: tuple[int, ...], rows: tuple[int, int, int], filled: tuple[int, int], array: str
+) -> Buffer:
+    place = [slice(None)] * len(shape)
+    place[rows[0]], place[filled[0]] = slice(rows[1], rows[1] + rows[2]), slice(filled[1])
+    part = numpy.frombuffer(data, array).reshape(shape)[tuple(place)]
+    return numpy.ascontiguousarray(part).data.cast("B") if part.size else b""
 
 
 def _cut(data: memoryview, shape: tuple[int, ...], axis: int, start: int, count: int, array: str) -> Buffer:

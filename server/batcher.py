@@ -11,7 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from dlcb.compiler import IndexRangeError
@@ -29,7 +29,7 @@ from dlcb.server.metrics import Metrics
 from dlcb.server.model import Admission, ServedModel
 from dlcb.server.slots import Slot, SlotPool
 from dlcb.server.types import InferRequest, RawRequest
-from dlcb.server.waiting import Deliver, Pending, Waiting
+from dlcb.server.waiting import Deliver, Pending, Waiting, padding_ratio
 
 LAST = 2**63  # the priority of requests that name none
 QUICK = 0.002  # seconds; a worker gets its next job early while the one it has takes less than this
@@ -193,9 +193,9 @@ class Batcher:
             placed: list[Placed] = []
         else:
             bodies = [pending.request for pending in requests if isinstance(pending.request, InferRequest)]
-            placed, size = place(bodies, model.signature)
+            placed, size = place(bodies, model.signature, model.padding)
             slot = self.pool.take(size)
-            stack(bodies, placed, model.signature.batch, slot.view)
+            stack(bodies, placed, model.signature.batch, slot.view, model.padding)
         spent = time.perf_counter() - began
         job = Job(self._jobs, model, requests, slot, placed, size, began, spent)
         lane.jobs.append(job)
@@ -246,7 +246,8 @@ class Batcher:
                     name: (tuple(shape), lane.view(slot, offset, size))
                     for name, slot, offset, size, shape in reply["outputs"]
                 }
-                answers = split(outputs, rows, model.signature)
+                lengths = [pending.admission.length for pending in job.requests]
+                answers = split(outputs, rows, model.signature, model.padding, lengths)
         except ServerError as error:
             for pending in job.requests:
                 self._fail(pending, error)
@@ -271,7 +272,7 @@ class Batcher:
         if len(requests) > 1:
             for pending in requests:
                 if not pending.done:
-                    pending.admission = Admission(pending.admission.rows, None)
+                    pending.admission = replace(pending.admission, group=None)
                     self._enqueue(pending)
             return
         kinds: dict[str, type[ServerError]] = {
@@ -305,7 +306,7 @@ class Batcher:
         cells, statistics = model.cells, model.statistics
         cells.rows.observe(rows)
         cells.requests.observe(count)
-        cells.padding.observe(0.0)
+        cells.padding.observe(padding_ratio(job.requests) if model.padding is not None else 0.0)
         queued = 0.0
         for pending in job.requests:
             waited = job.started - pending.arrived

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dlcb.compiler import ModelSource, Signature
-from dlcb.server.batch import group_of, rows_of
+from dlcb.server.batch import group_of, length_of, rows_of
 from dlcb.server.cost import Cost
 from dlcb.server.datatypes import BY_DTYPE
 from dlcb.server.errors import BadRequest
 from dlcb.server.metrics import Histogram, Metrics, Number
+from dlcb.server.padding import Padding, padding_of
 from dlcb.server.settings import Batching, Limits
 from dlcb.server.types import InferRequest, State, Statistics
 
@@ -22,11 +23,13 @@ ADMISSIONS_KEPT = 4096
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What admitting found out: the request's rows, and the group it may be stacked with (None: it runs
-    alone)."""
+    """What admitting found out: the request's rows, the group it may be stacked with (None: it runs alone),
+    its size of the padded dim (0: none is padded), and the bytes of its inputs."""
 
     rows: int
     group: Hashable | None
+    length: int = 0
+    size: int = 0
 
 
 class Cells:
@@ -57,6 +60,7 @@ class ServedModel:
     signature: Signature = field(default_factory=lambda: Signature((), ()))
     artifact_key: str = ""
     report: Mapping[str, Any] = field(default_factory=dict)
+    padding: Padding | None = None
     statistics: Statistics = field(default_factory=Statistics)
     counters: Mapping[str, int] = field(default_factory=dict)
     waiting: int = 0
@@ -78,7 +82,8 @@ class ServedModel:
         return self.source.version
 
     def compiled(self, signature: Signature, artifact_key: str, report: Mapping[str, Any]) -> None:
-        """Take what the compile process found."""
+        """Take what the compile process found. PaddingError when the declared mask does not fit the
+        model."""
         self.signature = signature
         self.artifact_key = artifact_key
         self.report = report
@@ -88,6 +93,8 @@ class ServedModel:
         self.all_outputs = {True: [(spec.name, True) for spec in signature.outputs]}
         if all(BY_DTYPE[spec.dtype].json_types for spec in signature.outputs):
             self.all_outputs[False] = [(spec.name, False) for spec in signature.outputs]
+        mask = self.batching.mask if self.batching.enabled else None
+        self.padding = None if mask is None else padding_of(signature, self.source, mask)
         self.admitted.clear()
 
     def admit(self, request: InferRequest) -> Admission:
@@ -118,7 +125,12 @@ class ServedModel:
         )
         batch = self.signature.batch
         stackable = batch if self.batching.enabled else None
-        admission = Admission(rows_of(request, batch), group_of(request, stackable))
+        admission = Admission(
+            rows_of(request, batch),
+            group_of(request, stackable, self.padding),
+            length_of(request, self.padding),
+            sum(len(tensor.data) for tensor in request.inputs.values()),
+        )
         if batch is None or len(batch.input_axes) == len(self.expected):  # else the group depends on values
             if len(self.admitted) >= ADMISSIONS_KEPT:
                 self.admitted.clear()

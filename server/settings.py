@@ -50,6 +50,10 @@ class Batching(Section):
     max_wait_ms: float = Field(
         0.0, ge=0, description="how long a batch waits for more rows; 0 takes what is there"
     )
+    mask: str | None = Field(
+        None, description="the input that is 0 at padding: requests of different lengths are then stacked"
+    )
+    max_padding: float = Field(0.25, ge=0, lt=1, description="most of a batch that may be padding")
 
 
 class Cache(Section):

@@ -84,6 +84,7 @@ class Supervisor:
             "handle": model.handle,
             "source": model.source.to_json(),
             "artifact": model.artifact_key,
+            "padding": None if model.padding is None else model.padding.to_json(),
         }
         self._loads[model.handle] = message
         self._models[model.handle] = model

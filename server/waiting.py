@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,6 +113,8 @@ def _wait_left(group: deque[Pending], now: float) -> float:
 
 def _stackable(group: deque[Pending]) -> list[Pending]:
     """The head of a group and those behind it that fit beside it; they leave the group."""
+    if group[0].model.padding is not None and group[0].admission.length:
+        return _paddable(group)
     head = group.popleft()
     taken, rows, size = [head], head.admission.rows, head.size
     limit = head.model.batching.max_rows
@@ -123,3 +125,46 @@ def _stackable(group: deque[Pending]) -> list[Pending]:
             break
         taken.append(group.popleft())
     return taken
+
+
+def _paddable(group: deque[Pending]) -> list[Pending]:
+    """The head of a group and those nearest to its length, as long as what each adds in padding stays under the
+    model's bound and costs less than a run of its own would; they leave the group."""
+    head = group[0]
+    batching, worth = head.model.batching, head.model.cost.padding_worth()
+    taken, rows, longest = [head], head.admission.rows, head.admission.length
+    own, size = rows * longest, head.admission.size
+    position_bytes = size / own
+    others = sorted(
+        (pending for pending in group if pending is not head),
+        key=lambda pending: abs(pending.admission.length - head.admission.length),
+    )
+    for pending in others:
+        admission = pending.admission
+        more_rows, more_longest = rows + admission.rows, max(longest, admission.length)
+        more_own = own + admission.rows * admission.length
+        total = more_rows * more_longest
+        added = (total - more_own) - (rows * longest - own)
+        if more_rows > batching.max_rows or size + admission.size > LARGEST_STACK:
+            continue
+        if total - more_own > batching.max_padding * total or (
+            worth is not None and added * position_bytes > worth
+        ):
+            continue
+        taken.append(pending)
+        rows, longest, own, size = more_rows, more_longest, more_own, size + admission.size
+    left = set(map(id, taken))
+    rest = [pending for pending in group if id(pending) not in left]
+    group.clear()
+    group.extend(rest)
+    return taken
+
+
+def padding_ratio(requests: Sequence[Pending]) -> float:
+    """Padded elements over all elements of a batch."""
+    admissions = [pending.admission for pending in requests]
+    total = sum(admission.rows for admission in admissions) * max(
+        admission.length for admission in admissions
+    )
+    own = sum(admission.rows * admission.length for admission in admissions)
+    return 1 - own / total if total else 0.0

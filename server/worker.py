@@ -27,10 +27,11 @@ from dlcb.server.cache import open_described
 from dlcb.server.channel import Channel
 from dlcb.server.datatypes import BY_DTYPE
 from dlcb.server.errors import BadRequest, DeadlineExceeded, TooLarge
+from dlcb.server.padding import Padding, PaddingError
+from dlcb.server.probing import check_padding, probe
 from dlcb.server.slots import Slot, SlotMap, SlotPool, aligned
 from dlcb.server.types import Buffer, InferRequest, InferResponse, Tensor
 
-PROBE_SIZE = 2
 IDLE_MILLISECONDS = 20  # without a job before hot plans are recorded
 MESSAGE_KEPT = 4000
 
@@ -216,7 +217,9 @@ class Worker:
                 request_compile=lambda specialised: self._request_compile(handle, specialised),
             )
             probe(model, source)
-        except CompilerError as error:
+            if message["padding"] is not None:
+                check_padding(model, source, Padding.from_json(message["padding"]))
+        except (CompilerError, PaddingError) as error:
             self._tell({"event": "failed", "handle": handle, "error": str(error)[:MESSAGE_KEPT]})
         except Exception as error:  # the factory is the user's code
             log.error(
@@ -285,28 +288,6 @@ class Worker:
         if self._device == "cpu" or torch is None:
             return 0
         return int(torch.cuda.memory_reserved())
-
-
-def probe(model: Any, source: ModelSource) -> None:
-    """Run the model once at a small legal shape with legal values. A model with an input of any rank has no
-    shape to probe before the first request."""
-    signature: Signature = model.signature
-    declared = {entry.name: entry for entry in source.inputs}
-    arrays = {}
-    for spec in signature.inputs:
-        if spec.dims is None:
-            return
-        shape = [dim if isinstance(dim, int) else dim.nearest(PROBE_SIZE) for dim in spec.dims]
-        entry = declared.get(spec.name)
-        value = entry.values[0] if entry is not None and entry.values else 0
-        arrays[spec.name] = numpy.full(shape, value, BY_DTYPE[spec.dtype].array)
-    try:
-        signature.check(
-            {name: array.shape for name, array in arrays.items()}, {s.name: s.dtype for s in signature.inputs}
-        )
-    except RequestError:
-        return  # guards that tie dims together: the compiler's own load check has run legal shapes
-    model.run(arrays)
 
 
 def _response(

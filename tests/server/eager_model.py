@@ -20,6 +20,7 @@ from dlcb.compiler import (
     CompilerError,
     Dim,
     IndexRangeError,
+    InputDeclaration,
     ModelSource,
     Signature,
     TensorSpec,
@@ -85,7 +86,19 @@ def deadly(x: numpy.ndarray) -> numpy.ndarray:
     return x
 
 
+def centred(x: numpy.ndarray, mask: numpy.ndarray) -> numpy.ndarray:
+    """Each row less the mean of what its mask keeps."""
+    return x - (x * mask).sum(1, keepdims=True) / numpy.maximum(mask.sum(1, keepdims=True), 1)
+
+
+def leaky(x: numpy.ndarray, mask: numpy.ndarray) -> numpy.ndarray:
+    """Takes a mask and looks behind it."""
+    return x - x.mean(1, keepdims=True) * mask.max(1, keepdims=True)
+
+
 PROGRAMS = {
+    "centred": Program(centred, ("batch", "length"), batch_axis=0),
+    "leaky": Program(leaky, ("batch", "length"), batch_axis=0),
     "identity": Program(echo, ("batch", "width"), batch_axis=0),
     "mlp": Program(mlp, ("batch", "128"), batch_axis=0),
     "row_sums": Program(row_sums, ("batch",), batch_axis=0),
@@ -154,16 +167,16 @@ class Model:
     ranks: dict[int, Future[str]] = field(default_factory=dict)
 
     def run(self, inputs: Arrays) -> Outcome:
-        (values,) = inputs.values()
+        values = inputs[self.source.inputs[0].name]
         hit = values.shape in self.seen
         self.seen.add(values.shape)
         self.counters.entries = len(self.seen)
         tier = "dynamic" if self.program.output_dims is not None else self._tier(values)
-        output = self.program.run(values)
+        output = self.program.run(*(inputs[entry.name] for entry in self.source.inputs))
         return Outcome({self.source.outputs[0]: output}, tier, "hit" if hit else "miss")
 
     def plan(self, shapes: Mapping[str, tuple[int, ...]]) -> Plan:
-        (shape,) = shapes.values()
+        shape = shapes[self.source.inputs[0].name]
         tier = "dynamic" if self.program.output_dims is not None else "eager"
         return Plan(self.signature.output_shapes(shapes), tier, 0, tuple(shape) in self.seen, False)
 
@@ -227,22 +240,26 @@ def program_of(source: ModelSource) -> Program:
 
 
 def signature_of(source: ModelSource) -> Signature:
-    program, declared = program_of(source), source.inputs[0]
-    batch, dims = None, None
-    if declared.shape is not None:
-        dims = tuple(
-            dim if isinstance(dim, int) else Dim(dim, *source.dims.get(dim, (0, None)), reason="declared")
-            for dim in declared.shape
-        )
-        axis = program.batch_axis
-        if axis is not None and isinstance(declared.shape[axis], str):
-            symbol = str(declared.shape[axis])
-            batch = BatchAxes(symbol, {declared.name: axis}, {source.outputs[0]: axis})
+    program, first = program_of(source), source.inputs[0]
+    batch = None
+    axis = program.batch_axis
+    if first.shape is not None and axis is not None and isinstance(first.shape[axis], str):
+        names = [entry.name for entry in source.inputs]
+        batch = BatchAxes(str(first.shape[axis]), dict.fromkeys(names, axis), {source.outputs[0]: axis})
     output = source.outputs[0]
     return Signature(
-        inputs=(TensorSpec(declared.name, declared.dtype, dims),),
+        inputs=tuple(TensorSpec(entry.name, entry.dtype, dims_of(source, entry)) for entry in source.inputs),
         outputs=(TensorSpec(output, program.dtype, None),),
         output_dims={output: program.output_dims},
         guards=tuple(Guard(text) for text in program.guards),
         batch=batch,
+    )
+
+
+def dims_of(source: ModelSource, entry: InputDeclaration) -> tuple[Dim | int, ...] | None:
+    if entry.shape is None:
+        return None
+    return tuple(
+        dim if isinstance(dim, int) else Dim(dim, *source.dims.get(dim, (0, None)), reason="declared")
+        for dim in entry.shape
     )

@@ -211,6 +211,27 @@ def test_each_gets_its_own_length(server: LiveServer, client: httpx.Client) -> N
     assert batches(client, "row_sums") == before + 3
 
 
+def ask_masked(x: numpy.ndarray) -> bytes:
+    inputs = [tensor(x), tensor(numpy.ones(x.shape), name="mask")]
+    return json.dumps({"inputs": inputs}).encode()
+
+
+def test_different_lengths_are_padded_where_a_mask_hides_it(server: LiveServer, client: httpx.Client) -> None:
+    """Of five lengths four are near enough to the oldest's; each answer has its own length."""
+    arrays = [floats(rows, length) for rows, length in ((1, 9), (2, 12), (1, 7), (1, 60), (3, 9))]
+    before = batches(client, "centred")
+    answers = asyncio.run(together(server, "centred", [ask_masked(x) for x in arrays]))
+    for x, answer in zip(arrays, answers, strict=True):
+        assert numpy.allclose(value(answer), x - x.mean(1, keepdims=True), atol=1e-5)
+    assert batches(client, "centred") == before + 2
+
+
+def test_a_mask_that_hides_nothing_is_found_before_the_model_serves(client: httpx.Client) -> None:
+    response = client.post("/v2/repository/models/leaky/load", headers={"X-API-Key": "admin-key"})
+    assert response.status_code == 500
+    assert "mask 'mask' does not hide padding: output 'y' of length" in response.json()["error"]
+
+
 def test_a_batch_axis_need_not_come_first(server: LiveServer) -> None:
     arrays = [floats(3, columns) for columns in (1, 4, 2)]
     answers = asyncio.run(together(server, "columns", [ask(x) for x in arrays]))
@@ -282,9 +303,8 @@ def test_a_deadline_answers_504_at_once(client: httpx.Client) -> None:
 
 def test_the_queue_s_bound_is_exact(server: LiveServer, client: httpx.Client) -> None:
     """One request runs and four may wait: of eleven five are answered."""
-    assert (
-        client.post("/v1/models/sleepy/infer", content=ask(floats(1, 1) * 0)).status_code == 200
-    )  # nothing runs
+    # nothing runs
+    assert client.post("/v1/models/sleepy/infer", content=ask(floats(1, 1) * 0)).status_code == 200
     body = ask(numpy.full((1, 1), 250.0))
 
     async def go() -> list[httpx.Response]:

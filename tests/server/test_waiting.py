@@ -8,6 +8,7 @@ from typing import Any
 from dlcb.compiler import ModelSource
 from dlcb.server.metrics import Metrics
 from dlcb.server.model import Admission, Cells, ServedModel
+from dlcb.server.padding import Padding
 from dlcb.server.settings import Batching, Limits
 from dlcb.server.types import InferRequest
 from dlcb.server.waiting import LARGEST_STACK, Pending, Waiting
@@ -27,13 +28,19 @@ class Clerk:
         self.count = 0
 
     def add(
-        self, group: Hashable | None, rows: int = 1, priority: int = 9, arrived: float = 0, size: int = 1
+        self,
+        group: Hashable | None,
+        rows: int = 1,
+        priority: int = 9,
+        arrived: float = 0,
+        size: int = 1,
+        length: int = 0,
     ) -> Pending:
         self.count += 1
         pending = Pending(
             model=self.model,
             request=InferRequest({}),
-            admission=Admission(rows, group),
+            admission=Admission(rows, group, length, 8 * rows * length),
             respond=lambda outputs: outputs,
             deliver=lambda answer, error: None,
             arrived=arrived,
@@ -110,3 +117,28 @@ def test_one_that_leaves_is_forgotten_and_one_that_survived_a_worker_runs_alone(
         clerk.waiting.add(pending)
     clerk.add("a")
     assert [clerk.take() for _ in range(3)] == [[1], [3], [4]]
+
+
+def padding_model(**batching: Any) -> ServedModel:
+    served = model(**batching)
+    served.padding = Padding("length", "mask", {"mask": 1}, {}, {"mask": 0})
+    return served
+
+
+def test_the_oldest_takes_the_lengths_nearest_to_its_own_within_the_bound() -> None:
+    clerk = Clerk(padding_model(max_padding=0.25))
+    for length in (10, 90, 11, 40, 9):
+        clerk.add("a", length=length)
+    assert [clerk.take() for _ in range(3)] == [[1, 3, 5], [2], [4]]
+
+
+def test_padding_that_costs_more_than_a_run_is_left_out() -> None:
+    served = padding_model(max_padding=0.9)
+    for size in (100, 200, 300, 400) * 3:
+        served.cost.observe(
+            size, 0.001 + size * 1e-5
+        )  # a run costs as much as 100 bytes, which is 12 elements
+    clerk = Clerk(served)
+    for length in (10, 20, 30):
+        clerk.add("a", length=length)
+    assert clerk.take() == [1, 2]

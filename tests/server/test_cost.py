@@ -1,0 +1,36 @@
+"""The learnt cost of a run: a fixed part and a part for each byte."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from dlcb.server.cost import LEAST_RUNS, Cost
+
+
+def test_it_finds_the_line_through_noisy_runs() -> None:
+    draw = random.Random(1)
+    cost = Cost()
+    for _ in range(300):
+        size = draw.randint(100, 5000)
+        cost.observe(size, (0.002 + size * 1e-6) * draw.uniform(0.95, 1.05))
+    assert cost.forecast(2000) == pytest.approx(0.004, rel=0.1)
+    assert cost.padding_worth() == pytest.approx(2000, rel=0.25)
+
+
+def test_it_follows_a_change() -> None:
+    cost = Cost()
+    for seconds in (0.001, 0.002):
+        for size in (1000, 2000, 3000) * 200:
+            cost.observe(size, seconds)
+    assert cost.forecast(2000) == pytest.approx(0.002, rel=0.05)
+
+
+def test_it_says_nothing_before_a_few_runs_nor_from_one_size() -> None:
+    cost = Cost()
+    for count in range(LEAST_RUNS):
+        assert cost.forecast(10) is None and cost.padding_worth() is None, count
+        cost.observe(64, 0.5)
+    assert cost.forecast(10) == pytest.approx(0.5)
+    assert cost.padding_worth() is None
