@@ -10,16 +10,27 @@ from dataclasses import dataclass, field
 import torch
 
 from dlcb.compiler.errors import ToolchainError
+from dlcb.compiler.options import Target
 from dlcb.kernel_cache import LayeredStore
 
 from . import draw
 from .bridged import captured
-from .compiled import Ready, load, ready
+from .compiled import CPP, Ready, load, ready
 from .judge import Verdict, judge
 from .program import Program, graph, operators, show
 from .shrink import builds, shrink
 
 Parameters = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How programs are run: at how many shapes, on which target, and whether PyTorch stands before it."""
+
+    shapes: int
+    store: LayeredStore
+    bridge: bool = False
+    target: Target = CPP
 
 
 @dataclass(frozen=True)
@@ -45,47 +56,46 @@ class Tally:
     failures: list[Failure] = field(default_factory=list)
 
 
-def campaign(
-    seeds: Sequence[int], shapes: int, store: LayeredStore, tally: Tally, bridge: bool = False
-) -> None:
-    """Runs the programs of `seeds` as one batch and adds to `tally`. `bridge`: by way of PyTorch."""
+def campaign(seeds: Sequence[int], way: Way, tally: Tally) -> None:
+    """Runs the programs of `seeds` as one batch and adds to `tally`."""
     batch: list[tuple[Program, Ready, Parameters]] = []
     for seed in seeds:
-        program = draw.program(seed, for_bridge=bridge)
+        program = draw.program(seed, for_bridge=way.bridge)
         tally.programs += 1
-        tally.covered.update(operators(graph(program)))
         try:
-            batch.append((program, *_prepared(program, bridge)))
+            batch.append((program, *_prepared(program, way)))
         except Exception as error:  # whatever a stage raises is what we are looking for
             tally.failures.append(_failure(program, "compile", error))
-    tally.kernels += sum(len(each.kernels) for _, each, _ in batch)
+    for program, each, _ in batch:
+        tally.kernels += len(each.kernels)
+        tally.covered.update(operators(graph(program)) | {node.op.name for node in each.plan.graph.nodes})
     try:
-        models = load([each for _, each, _ in batch], [given for *_, given in batch], store)
+        models = load([each for _, each, _ in batch], [given for *_, given in batch], way.store)
     except Exception:  # some program's: each alone tells which
         for program, *_ in batch:
-            _alone(program, shapes, store, tally, bridge)
+            _alone(program, way, tally)
         return
     for (program, each, _), model in zip(batch, models, strict=True):
         try:
-            verdict = judge(program, each, model, shapes)
+            verdict = judge(program, each, model, way.shapes)
         except Exception as error:
             tally.failures.append(_failure(program, "run", error))
             continue
         _add(program, verdict, tally)
 
 
-def _prepared(program: Program, bridge: bool) -> tuple[Ready, Parameters]:
-    if not bridge:
-        return ready(graph(program)), draw.parameters(program)
+def _prepared(program: Program, way: Way) -> tuple[Ready, Parameters]:
+    if not way.bridge:
+        return ready(graph(program), way.target), draw.parameters(program)
     found = captured(program)
-    return ready(found.graph), found.parameters
+    return ready(found.graph, way.target), found.parameters
 
 
-def _alone(program: Program, shapes: int, store: LayeredStore, tally: Tally, bridge: bool) -> None:
+def _alone(program: Program, way: Way, tally: Tally) -> None:
     try:
-        each, parameters = _prepared(program, bridge)
-        (model,) = load([each], [parameters], store)
-        verdict = judge(program, each, model, shapes)
+        each, parameters = _prepared(program, way)
+        (model,) = load([each], [parameters], way.store)
+        verdict = judge(program, each, model, way.shapes)
     except Exception as error:
         tally.failures.append(_failure(program, "run", error))
         return
@@ -113,7 +123,7 @@ def _failure(program: Program, stage: str, error: Exception) -> Failure:
     return Failure(program, f"{stage}: {type(error).__name__}: {words[:90]}", (text[:400],))
 
 
-def smaller(failure: Failure, shapes: int, store: LayeredStore, bridge: bool = False) -> Failure:
+def smaller(failure: Failure, way: Way) -> Failure:
     """The same failure of a smaller program."""
     found = failure
 
@@ -122,7 +132,7 @@ def smaller(failure: Failure, shapes: int, store: LayeredStore, bridge: bool = F
         if not builds(program):
             return False
         tally = Tally()
-        _alone(program, shapes, store, tally, bridge)
+        _alone(program, way, tally)
         if tally.failures and (
             failure.kind.startswith("disagrees") == tally.failures[0].kind.startswith("disagrees")
         ):

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 import torch
 
 from dlcb.compiler.artifact import Artifact
-from dlcb.compiler.bridge.emit import to_torch
 from dlcb.compiler.build import build_unit
 from dlcb.compiler.errors import GuardError, RequestError
 from dlcb.compiler.expr.node import evaluate, size
@@ -21,6 +20,8 @@ from dlcb.compiler.passes.pipeline import run_passes, schedule
 from dlcb.compiler.passes.steps import KernelStep, Schedule, Step
 from dlcb.compiler.report import Report
 from dlcb.compiler.runtime.cpu import CpuDevice
+from dlcb.compiler.runtime.cuda import CudaDevice
+from dlcb.compiler.runtime.device import Device
 from dlcb.compiler.runtime.executor import Ran
 from dlcb.compiler.shapes.system import Solution
 from dlcb.compiler.signature import Dim, Signature, TensorSpec
@@ -30,7 +31,7 @@ from dlcb.compiler.thunks.model import CompiledModel
 from dlcb.compiler.thunks.thunk import Forecast, Shapes
 from dlcb.kernel_cache import LayeredStore
 
-OPTIONS = CompileOptions(target=Target.cpp(), optimisation="-O1")
+CPP = Target.cpp()
 
 
 @dataclass(frozen=True)
@@ -41,53 +42,53 @@ class Ready:
     plan: Schedule
     kernels: tuple[KernelSet, ...]
     solution: Solution
+    target: Target
 
     def bind(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """`sizes` with pinned dims at their literal and equal dims at their representative's."""
         return {name: evaluate(self.solution.apply(size(name)), sizes) for name in sizes}
 
 
-def ready(graph: Graph) -> Ready:
+def ready(graph: Graph, target: Target = CPP) -> Ready:
     """Passes, fusion and kernels of one program."""
     solution = graph.system.solve()
-    plan = schedule(run_passes(graph))
+    plan = schedule(run_passes(graph, target.kind))
     plan = replace(
         plan,
         prologue=tuple(_renamed(step, graph.name) for step in plan.prologue),
         steps=tuple(_renamed(step, graph.name) for step in plan.steps),
     )
     system = plan.graph.system
-    kernels = tuple(generate(group, plan.layouts, system, OPTIONS.target) for group in plan.groups)
-    return Ready(graph, plan, kernels, solution)
+    kernels = tuple(generate(group, plan.layouts, system, target) for group in plan.groups)
+    return Ready(graph, plan, kernels, solution, target)
 
 
 def _renamed(step: Step, prefix: str) -> Step:
-    return (
-        KernelStep(replace(step.group, name=f"{prefix}_{step.group.name}"))
-        if isinstance(step, KernelStep)
-        else step
-    )
+    if not isinstance(step, KernelStep):
+        return step
+    return KernelStep(replace(step.group, name=f"{prefix}_{step.group.name}"))
 
 
 def load(
     programs: Sequence[Ready], parameters: Sequence[Mapping[str, torch.Tensor]], store: LayeredStore
 ) -> list[CompiledModel]:
-    """The programs' models, compiled together by one run of the C++ compiler (none where the store holds
-    the unit)."""
+    """The programs' models, compiled together by one run of a compiler (none where the store holds the
+    unit)."""
     kernels = [kernel_set for each in programs for kernel_set in each.kernels]
     names = [kernel.name for kernel_set in kernels for kernel in kernel_set.variants]
-    unit = (
-        build_unit(translation_unit(kernels, OPTIONS.target), names, OPTIONS.target, OPTIONS, store)
-        if kernels
-        else ""
-    )
+    unit = ""
+    if kernels:
+        options = CompileOptions(target=programs[0].target, optimisation="-O1")
+        text = translation_unit(kernels, options.target)
+        unit = build_unit(text, names, options.target, options, store)
     return [_model(each, given, unit, store) for each, given in zip(programs, parameters, strict=True)]
 
 
 def _model(
     each: Ready, parameters: Mapping[str, torch.Tensor], unit: str, store: LayeredStore
 ) -> CompiledModel:
-    graph, device = each.graph, CpuDevice()
+    graph = each.graph
+    device: Device = CpuDevice() if each.target.kind == "cpp" else CudaDevice()
     names = tuple(f"out{k}" for k in range(len(graph.outputs)))
     program = lower(each.plan, each.kernels, unit if each.kernels else "", each.solution, names)
     thunk = ProgramThunk(program, parameters, store, device)
@@ -125,7 +126,3 @@ def accepts(model: CompiledModel, graph: Graph, sizes: Mapping[str, int]) -> boo
         return model.plan(shapes).tier != "eager"
     except RequestError:
         return False
-
-
-def result_types(graph: Graph) -> list[torch.dtype]:
-    return [to_torch(v.dtype) for v in graph.outputs]

@@ -21,6 +21,7 @@ import torch
 
 from dlcb.compiler.bridge.agreement import relative_error
 from dlcb.compiler.bridge.emit import from_torch, to_torch
+from dlcb.compiler.dtype import BFLOAT16, FLOAT16
 from dlcb.compiler.errors import CompilerError, IndexRangeError, ShapeError
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import as_expr, evaluate
@@ -31,12 +32,13 @@ from dlcb.compiler.thunks.model import CompiledModel
 
 from . import draw, spelling
 from .compiled import Ready, accepts
-from .program import Program, graph
+from .program import Program, graph, types
 
 _SIZES = (0, 1, 1, 2, 2, 3, 5, 7, 8, 13, 17)
 _LARGEST = 40_000  # elements of one node's grid: the oracle is slow
 _FLOORS = {torch.float16: 1e-4, torch.bfloat16: 1e-4, torch.float32: 1e-6, torch.float64: 1e-12}
 _RATIO = 1.5
+_UNITS, _FEW_UNITS = {FLOAT16: 2**-10, BFLOAT16: 2**-7}, 2**-21
 
 
 @dataclass
@@ -56,6 +58,7 @@ def judge(program: Program, each: Ready, model: CompiledModel, count: int) -> Ve
     """`model` at up to `count` tuples of sizes that its guards accept. `each` may come from the bridge;
     what is exact is asked of the program's own graph."""
     verdict, own = Verdict(), graph(program)
+    device = model.device.torch_device
     dice = random.Random(program.seed)
     parameters = draw.parameters(program)
     for number, sizes in enumerate(drawn_sizes(program, own, each, dice)):
@@ -64,7 +67,7 @@ def judge(program: Program, each: Ready, model: CompiledModel, count: int) -> Ve
         generator = torch.Generator().manual_seed(number)
         tensors = {x.name: strided(draw.tensor(x, sizes, generator), dice) for x in program.given}
         if not accepts(model, each.graph, sizes):
-            verdict.narrow += _eager(program, {**tensors, **parameters}, sizes) is not None
+            verdict.narrow += _eager(program, {**tensors, **parameters}, sizes, device) is not None
             verdict.refused += 1
             continue
         verdict.shapes += 1
@@ -128,13 +131,14 @@ def strided(tensor: torch.Tensor, dice: random.Random) -> torch.Tensor:
 
 
 def _eager(
-    program: Program, tensors: dict[str, torch.Tensor], sizes: dict[str, int]
+    program: Program, tensors: dict[str, torch.Tensor], sizes: dict[str, int], device: torch.device
 ) -> list[torch.Tensor] | None:
     """Eager PyTorch's outputs; None where it refuses."""
     try:
-        with torch.no_grad(), warnings.catch_warnings():
+        here = {name: x.to(device) for name, x in tensors.items()}
+        with torch.no_grad(), torch.device(device), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # too few elements for a variance
-            return spelling.run(program, tensors, sizes)
+            return [x.cpu() for x in spelling.run(program, here, sizes)]
     except (RuntimeError, IndexError, ValueError, ZeroDivisionError):
         return None
 
@@ -163,10 +167,11 @@ def _run(
     sizes: dict[str, int],
     verdict: Verdict,
 ) -> None:
-    eager = _eager(program, {**tensors, **parameters}, sizes)
+    device = model.device.torch_device
+    eager = _eager(program, {**tensors, **parameters}, sizes, device)
     exact = _exact(own, tensors, parameters)
     try:
-        ours = model.call(*tensors.values())
+        ours = [x.cpu() for x in model.call(*(x.to(device) for x in tensors.values()))]
     except (
         CompilerError,
         RuntimeError,
@@ -231,7 +236,7 @@ def shaken(
     program: Program, tensors: dict[str, torch.Tensor], generator: torch.Generator
 ) -> list[torch.Tensor]:
     """The outputs in float64 with every rounded value moved by up to four units in the last place of a
-    float32."""
+    float32, or one of the half type that it may have been kept in."""
     values = {name: (x.double() if x.is_floating_point() else x) for name, x in tensors.items()}
     sizes = {
         s.value: n
@@ -239,6 +244,7 @@ def shaken(
         for s, n in zip(x.shape, tensors[x.name].shape, strict=True)
         if s.op == "size"
     }
+    kinds = types(program)
     for step in program.steps:
         build = GraphBuilder(step.name)
         operands = [
@@ -249,9 +255,8 @@ def shaken(
         made = oracle(one, {name: values[name].numpy() for name in step.operands})[0]
         result = torch.from_numpy(made.copy())
         if step.name in program.rounded:
-            result = result * (
-                1 + 2**-21 * (2 * torch.rand(result.shape, generator=generator, dtype=torch.float64) - 1)
-            )
+            dice = torch.rand(result.shape, generator=generator, dtype=torch.float64)
+            result = result * (1 + _UNITS.get(kinds[step.name], _FEW_UNITS) * (2 * dice - 1))
         values[step.name] = result
     return [values[name] for name in program.outputs]
 

@@ -65,6 +65,16 @@ class Program:
 def graph(program: Program) -> Graph:
     """The program as a graph with a system of its own. Raises ShapeError where its sizes contradict each
     other."""
+    build, values = _built(program)
+    return build.build(*(values[name] for name in program.outputs))
+
+
+def types(program: Program) -> dict[str, DType]:
+    """The element type of every value."""
+    return {name: value.dtype for name, value in _built(program)[1].items()}
+
+
+def _built(program: Program) -> tuple[GraphBuilder, dict[str, Value]]:
     build = GraphBuilder(f"p{program.seed}")
     for name in program.size_names:
         build.system.fresh(name)
@@ -74,7 +84,7 @@ def graph(program: Program) -> Graph:
     for step in program.steps:
         operands = [values[name] for name in step.operands]
         values[step.name] = build.apply(ops.OPS[step.op], *operands, **step.attributes)
-    return build.build(*(values[name] for name in program.outputs))
+    return build, values
 
 
 def numbers(value: Any, sizes: Sizes) -> Any:

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import torch
 
+from dlcb.compiler.driver import options_for
 from dlcb.compiler.ir import ops
+from dlcb.compiler.options import Target
 from dlcb.kernel_cache import open_store
 
-from .campaign import Tally, campaign, smaller
+from .campaign import Tally, Way, campaign, smaller
 
 _OPAQUE = {"eager"}  # has no rule of its own
 
@@ -30,22 +32,24 @@ def main() -> int:
         "--shrink", type=int, default=5, help="failures of different kinds that are made smaller"
     )
     parser.add_argument("--bridge", action="store_true", help="capture the programs from PyTorch")
+    parser.add_argument("--target", choices=("cpp", "cuda"), default="cpp")
     given = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     tally, start, told = Tally(), time.monotonic(), 0
     with tempfile.TemporaryDirectory() as folder:
-        store = open_store(Path(folder))
+        target = Target.cpp() if given.target == "cpp" else options_for("cuda").target
+        way = Way(given.shapes, open_store(Path(folder)), given.bridge, target)
         for first in range(given.seed, given.seed + given.programs, given.batch):
             last = min(first + given.batch, given.seed + given.programs)
-            campaign(range(first, last), given.shapes, store, tally, given.bridge)
+            campaign(range(first, last), way, tally)
             for failure in tally.failures[told:]:
                 print(f"seed {failure.program.seed}: {failure.kind}\n    {failure.lines[0][:300]}")
             told = len(tally.failures)
             print(f"{_counts(tally)}, {time.monotonic() - start:.0f} s", flush=True)
         kinds = {failure.kind: failure for failure in reversed(tally.failures)}
         for failure in list(kinds.values())[: given.shrink]:
-            print(smaller(failure, given.shapes, store, given.bridge), flush=True)
+            print(smaller(failure, way), flush=True)
     print(f"seeds {given.seed} to {given.seed + given.programs - 1}: {_counts(tally)}")
     counts = sorted((tally.covered[name], name) for name in ops.OPS if name not in _OPAQUE)
     print("least covered:", ", ".join(f"{name} {count}" for count, name in counts[:12]))

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from dlcb.compiler.driver import options_for
 from dlcb.compiler.ir import ops
+from dlcb.compiler.options import Target
 from dlcb.kernel_cache import open_store
 
 from . import draw
-from .campaign import Tally, campaign, smaller
+from .campaign import Tally, Way, campaign, smaller
+from .compiled import CPP
 from .program import graph, show
 
 SEED, PROGRAMS, SHAPES = 20, 40, 6
@@ -28,17 +31,17 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def clean(tmp_path: Path, seeds: range, bridge: bool) -> Tally:
-    tally, store = Tally(), open_store(tmp_path)
-    campaign(seeds, SHAPES, store, tally, bridge)
+def clean(tmp_path: Path, seeds: range, bridge: bool = False, target: Target = CPP) -> Tally:
+    tally, way = Tally(), Way(SHAPES, open_store(tmp_path), bridge, target)
+    campaign(seeds, way, tally)
     if tally.failures:
-        pytest.fail(f"{len(tally.failures)} failures; {smaller(tally.failures[0], SHAPES, store, bridge)}")
+        pytest.fail(f"{len(tally.failures)} failures; {smaller(tally.failures[0], way)}")
     assert tally.programs == len(seeds)
     return tally
 
 
 def test_random_programs_agree_with_eager_and_the_oracle(tmp_path):
-    tally = clean(tmp_path, range(SEED, SEED + PROGRAMS), bridge=False)
+    tally = clean(tmp_path, range(SEED, SEED + PROGRAMS))
     assert tally.verdict.shapes > 4 * PROGRAMS
     assert tally.verdict.noisy < PROGRAMS // 4
     assert len(tally.covered) > 90
@@ -47,6 +50,13 @@ def test_random_programs_agree_with_eager_and_the_oracle(tmp_path):
 def test_random_programs_through_the_bridge(tmp_path):
     tally = clean(tmp_path, range(4), bridge=True)
     assert tally.verdict.shapes > 8
+
+
+@pytest.mark.device
+@pytest.mark.timeout(600)
+def test_random_programs_on_a_gpu(tmp_path):
+    tally = clean(tmp_path, range(SEED, SEED + PROGRAMS), target=options_for("cuda").target)
+    assert tally.verdict.shapes > 4 * PROGRAMS
 
 
 def test_every_operator_is_drawn():
