@@ -3,7 +3,7 @@ what repeating a scalar operator costs beside a memory access."""
 
 from __future__ import annotations
 
-from dlcb.compiler.expr.dag import Expr, toposort
+from dlcb.compiler.expr.dag import toposort
 from dlcb.compiler.expr.ops import TRANSCENDENTAL, cost_of
 from dlcb.compiler.ir.graph import Node, Value
 from dlcb.compiler.passes.access import read
