@@ -295,10 +295,10 @@ def inferences(client: httpx.Client, model: str) -> int:
 
 def test_a_deadline_answers_504_at_once(client: httpx.Client) -> None:
     start = time.perf_counter()
-    body = ask(numpy.full((1, 1), 400.0), parameters={"timeout": 50_000})
+    body = ask(numpy.full((1, 1), 1000.0), parameters={"timeout": 50_000})
     response = client.post("/v1/models/sleepy/infer", content=body)
     assert response.status_code == 504 and "50 ms" in response.json()["error"]
-    assert time.perf_counter() - start < 0.35
+    assert time.perf_counter() - start < 0.9  # before the run could have ended
 
 
 def test_the_queue_s_bound_is_exact(server: LiveServer, client: httpx.Client) -> None:

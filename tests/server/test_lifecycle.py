@@ -133,7 +133,7 @@ def test_a_second_signal_ends_at_once(launch: Start) -> None:
     start = time.monotonic()
     server.process.send_signal(signal.SIGTERM)
     assert server.wait() == 128 + signal.SIGTERM
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 10  # draining would take 30
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
 
 
