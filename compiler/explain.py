@@ -1,9 +1,11 @@
-"""Print what a compilation decided: every input dim with its verdict and reason, every kernel with its tier, every call that
-PyTorch runs, the guards, and the seconds by stage."""
+"""Print what a compilation decided: every input dim with its verdict and reason, every kernel with its tier,
+every call that PyTorch runs, the guards, and the seconds by stage."""
 
 from __future__ import annotations
 
-from rich.console import Console, Group
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -30,34 +32,35 @@ def explain(report: Report, title: str) -> Group:
 
 
 def _dims(report: Report) -> Table:
-    table = Table(title="input dims", title_justify="left")
-    for column in ("input", "axis", "size", "range", "certainty", "reason", "from"):
-        table.add_column(column)
+    rows = []
     for line in report.dims:
         span = "" if line.size.isdigit() else f"{line.low} to {'any' if line.high is None else line.high}"
         if line.multiple > 1:
             span += f", multiple of {line.multiple}"
-        table.add_row(line.input, str(line.axis), line.size, span, line.certainty, line.reason, line.source_line)
-    return table
+        rows.append(
+            (line.input, str(line.axis), line.size, span, line.certainty, line.reason, line.source_line)
+        )
+    columns = ("input", "axis", "size", "range", "certainty", "reason", "from")
+    return _table("input dims", columns, rows)
 
 
 def _kernels(report: Report) -> Table:
-    table = Table(title=f"{len(report.kernels)} generated kernels", title_justify="left")
-    for column in ("kernel", "tier", "variants", "writes", "fuses"):
-        table.add_column(column)
-    for line in report.kernels:
-        table.add_row(line.name, line.tier, str(line.variants), ", ".join(line.outputs), " ".join(line.operators))
-    return table
+    rows = [
+        (line.name, line.tier, str(line.variants), ", ".join(line.outputs), " ".join(line.operators))
+        for line in report.kernels
+    ]
+    title = f"{len(rows)} generated kernel{'s' if len(rows) != 1 else ''}"
+    return _table(title, ("kernel", "tier", "variants", "writes", "fuses"), rows)
 
 
 def _calls(report: Report) -> Table:
-    table = Table(title="calls that PyTorch runs", title_justify="left")
-    for column in ("operator", "tier", "calls", "reason"):
-        table.add_column(column)
-    for line in report.calls:
-        table.add_row(line.operator, line.tier, str(line.count), line.reason)
+    rows = [(line.operator, line.tier, str(line.count), line.reason) for line in report.calls]
+    return _table("calls that PyTorch runs", ("operator", "tier", "calls", "reason"), rows)
+
+
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Cells are plain text: the brackets of a type are no markup."""
+    table = Table(*columns, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*map(Text, row))
     return table
-
-
-def print_report(report: Report, title: str) -> None:
-    Console().print(explain(report, title))

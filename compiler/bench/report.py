@@ -43,7 +43,7 @@ def _times(rows: Sequence[Row], names: Sequence[str]) -> Table:
     for name in names:
         table.add_column(name, justify="right")
     for name in others:
-        table.add_column(f"ours / {name}", justify="right")
+        table.add_column(f"{name} / ours", justify="right")
     table.add_column("error / eager's", justify="right")
     table.add_column("first call ours / eager ms", justify="right")
     for row in rows:
