@@ -14,6 +14,7 @@ from dlcb.compiler.expr.node import TRUE, ZERO, as_expr, cast, index, load, not_
 from dlcb.compiler.ir.graph import Node, Value
 from dlcb.compiler.ir.op import Shape
 
+_COMPUTING = frozenset({"create", "move", "pointwise", "index"})
 _FARTHEST = 32  # nodes a coordinate computation may span
 
 
@@ -122,12 +123,12 @@ def from_coordinates(value: Value, coordinates: Sequence[Expr]) -> Expr | None:
 
 
 def is_computed(value: Value) -> bool:
-    """Is `value` made by fills, ranges, movements and pointwise operators alone?
+    """Is `value` made by fills, ranges, movements, look-ups and pointwise operators alone, from no data?
     Looks a bounded number of nodes back."""
     stack, seen = [value], set()
     while stack:
         node = stack.pop().producer
-        if node is None or node.op.at is None or node.op.kind not in ("create", "move", "pointwise"):
+        if node is None or node.op.at is None or node.op.kind not in _COMPUTING:
             return False
         if node not in seen:
             seen.add(node)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dlcb.compiler.dtype import BOOL
 from dlcb.compiler.expr.node import ONE, ZERO, index
 from dlcb.compiler.ir import ops
 from dlcb.compiler.ir.graph import Graph, GraphBuilder, Node, Value, rewrite
 from dlcb.compiler.passes.access import from_coordinates
+from dlcb.compiler.shapes.system import System
 
 
 def fold_batch_norms(graph: Graph) -> Graph:
@@ -80,32 +82,34 @@ def merge_linears(graph: Graph) -> Graph:
 
 
 def evaluate_coordinates(graph: Graph) -> Graph:
-    """A value made of coordinates alone whose element is the same everywhere -> full;
-    x & full(true) -> expand(x)."""
+    """A value made of coordinates alone whose element is the same everywhere -> full; x & full(true) ->
+    expand(x); attention with a mask that lets everything through -> attention without one."""
 
     def replace(build: GraphBuilder, node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
         if node.op.kind == "pointwise":
-            element = from_coordinates(
-                node.result, [index(f"i{k}", size) for k, size in enumerate(node.result.shape)]
-            )
-            element = None if element is None else graph.system.simplify(element)
-            if element is not None and element.is_const:
-                return (
-                    build.apply(
-                        ops.full, shape=node.result.shape, value=element.value, dtype=node.result.dtype
-                    ),
-                )
+            element = _everywhere(node.result, graph.system)
+            if element is not None:
+                shape, dtype = node.result.shape, node.result.dtype
+                return (build.apply(ops.full, shape=shape, value=element, dtype=dtype),)
         if node.op in (ops.logical_and, ops.bitwise_and):
             for x, y in (inputs, inputs[::-1]):
                 if _always_true(y) and x.dtype is node.result.dtype:
-                    return (
-                        x
-                        if x.shape == node.result.shape
-                        else build.apply(ops.expand, x, shape=node.result.shape),
-                    )
+                    same = x.shape == node.result.shape
+                    return (x if same else build.apply(ops.expand, x, shape=node.result.shape),)
+        if node.op is ops.attention and len(inputs) == 4:
+            lets_through = True if inputs[3].dtype is BOOL else 0.0
+            if _everywhere(node.inputs[3], graph.system) == lets_through:
+                return (build.apply(ops.attention, *inputs[:3], **node.attributes),)
         return None
 
     return rewrite(graph, replace)
+
+
+def _everywhere(value: Value, system: System) -> bool | int | float | None:
+    """The element of `value` where it is made of coordinates alone and is the same at all of them."""
+    element = from_coordinates(value, [index(f"i{axis}", size) for axis, size in enumerate(value.shape)])
+    simple = None if element is None else system.simplify(element)
+    return simple.value if simple is not None and simple.is_const else None
 
 
 def _always_true(value: Value) -> bool:
