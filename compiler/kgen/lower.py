@@ -260,7 +260,8 @@ class Lowering(ABC):
         that are joined are ints in C."""
         turned = _TURNED_TO_INT["bool" if wanted is BOOL else "int"]
         if arg.op in turned and arg.dtype is wanted and not wanted.is_float:
-            return f"{self.type_name(wanted)}({text[0]})", ATOM
+            name = self.type_name(wanted)
+            return (f"({name}){inside(text, 14)}", 14) if " " in name else (f"{name}({text[0]})", ATOM)
         return self.convert(text, arg.dtype, wanted)
 
     def _floordiv(self, node: Expr, args: list[Spelled]) -> Spelled:
