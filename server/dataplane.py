@@ -34,19 +34,12 @@ class Dataplane:
     ) -> Answer:
         """One request, start to end. ServerError or RequestError with the reason when there is no answer."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        model = self.model(name, version, len(body))
+        model = self.registry.get(name, version)
         pending = self.submit(model, body, json_length, deliver_to(answer))
         try:
             return await answer
         finally:
             self.batcher.cancel(pending, "disconnect")  # whoever awaited the answer may have gone
-
-    def model(self, name: str, version: str | None, size: int) -> ServedModel:
-        """The model a request of `size` bytes is for, when it may wait there: asked before the body is
-        decoded."""
-        model = self.registry.get(name, version)
-        self.batcher.room(model, size)
-        return model
 
     def submit(self, model: ServedModel, body: bytes, json_length: int | None, deliver: Deliver) -> Pending:
         """Decode, check and queue a request; `deliver` gets its Answer or the error.

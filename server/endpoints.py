@@ -107,7 +107,7 @@ class Endpoints:
     async def load(self, name: str, body: Any) -> None:
         """Load, or load anew, every registered version of a name."""
         self._allow()
-        parameters = _object(_object(body).get("parameters", {}))
+        parameters = _parameters(body)
         for key in parameters:
             if key == "config" or key.startswith("file:"):
                 raise BadRequest(f"parameter '{key}': {REFUSED_PARAMETERS}")
@@ -116,7 +116,7 @@ class Endpoints:
 
     async def unload(self, name: str, body: Any) -> None:
         self._allow()
-        _object(_object(body).get("parameters", {}))
+        _parameters(body)
         await self.registry.unload(name)
 
     def coverage(self, name: str, version: str | None = None) -> dict[str, Any]:
@@ -197,6 +197,14 @@ def _object(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise BadRequest("the body, and 'parameters' and 'shapes' in it, must be JSON objects")
     return value
+
+
+def _parameters(body: Any) -> Mapping[str, Any]:
+    parameters = _object(_object(body).get("parameters", {}))
+    for key, value in parameters.items():
+        if not isinstance(value, str | int | float | bool):
+            raise BadRequest(f"parameter '{key[:60]}' must be a string, number or boolean")
+    return parameters
 
 
 def _tensor(spec: TensorSpec) -> dict[str, Any]:

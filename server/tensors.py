@@ -74,10 +74,11 @@ class TensorRoutes:
             check_key(headers, self._keys)
         declared = headers.get(b"content-length")
         size = int(declared) if declared is not None and declared.isdigit() else 0
-        model = self.dataplane.model(name, version, size)
+        model = self.dataplane.registry.get(name, version)
         limit = min(self._limit, model.limits.body_bytes)
         if size > limit:
             raise TooLarge(f"the body of {size} bytes is over the limit of {limit}")
+        self.dataplane.batcher.room(model, size)
         return model, limit
 
     def submit(self, model: ServedModel, headers: Headers, body: bytes, deliver: Deliver) -> Pending:

@@ -26,6 +26,15 @@ CONFIG = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
 VOCABULARY = 30522
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Eager PyTorch runs beside the server: its threads would fight for the cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
 def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """A server whose compiler is taken away once it is ready."""
@@ -84,10 +93,11 @@ def test_two_hundred_new_shapes_compile_nothing_and_agree_with_eager(quickstart:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     draw = random.Random(seed)
-    grid = [(rows, length) for rows in range(1, 5) for length in range(1, 97)]
+    grid = [(rows, length) for rows in range(1, 5) for length in range(1, 65)]
     shapes = [(1, 512), *draw.sample(grid, 199)]
     model = minilm().eval()
     exact = minilm().eval().double()
+    assert len(set(shapes)) == 200
     with quickstart.client() as client:
         before = compiles(client)
         for number, (rows, length) in enumerate(shapes):
@@ -171,19 +181,9 @@ def test_pnet_and_standardize_take_fifty_shapes_each_and_agree_with_eager(quicks
                 assert_as_good_as_eager(got, model, exact, (x,), (x.double(),))
 
 
-def test_a_second_start_compiles_nothing(quickstart: LiveServer, tmp_path: Path) -> None:
-    """The cache holds it all: no capture, no compiler; `CXX` names a file that is not there any more."""
-    lines = [line for line in quickstart.lines if "cache miss" in line]
-    assert len(lines) == 3, quickstart.lines
-    before = os.environ.get("CXX")
-    os.environ["CXX"] = str(tmp_path / "no-compiler")
-    try:
-        again = start_server(CONFIG, quickstart.cache, "--port", "0")
-    finally:
-        if before is None:
-            del os.environ["CXX"]
-        else:
-            os.environ["CXX"] = before
+def test_a_second_start_compiles_nothing(quickstart: LiveServer) -> None:
+    assert sum("cache miss" in line for line in quickstart.lines) == 3, quickstart.lines
+    again = start_server(CONFIG, quickstart.cache, "--port", "0", "--no-compile")
     try:
         assert sum("cache hit" in line for line in again.lines) == 3, again.lines
         ids, mask = sentences(2, 11, random.Random(0))

@@ -1,0 +1,184 @@
+"""Inference over connections as clients really use them: split and pipelined requests, bodies in chunks,
+Expect, HTTP/1.0, early closes. What goes the short way and what does not must not be told apart."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import httpx
+import pytest
+
+from .conftest import LiveServer
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+class Connection:
+    """A raw connection: bytes out, whole responses in."""
+
+    def __init__(self, server: LiveServer) -> None:
+        url = httpx.URL(server.url)
+        self.socket = socket.create_connection((url.host, url.port), timeout=20)
+        self._file = self.socket.makefile("rb")
+
+    def send(self, *parts: bytes) -> None:
+        for part in parts:
+            self.socket.sendall(part)
+
+    def response(self) -> Answer:
+        status = int(self._file.readline().split()[1])
+        headers: dict[str, str] = {}
+        while (line := self._file.readline().strip()) != b"":
+            name, _colon, text = line.decode().partition(":")
+            headers[name.lower()] = text.strip()
+        return status, headers, self._file.read(int(headers.get("content-length", "0")))
+
+    def ended(self) -> bool:
+        return self._file.read(1) == b""
+
+    def close(self) -> None:
+        self._file.close()
+        self.socket.close()
+
+
+@pytest.fixture
+def connection(server: LiveServer) -> Iterator[Connection]:
+    with closing(Connection(server)) as connection:
+        yield connection
+
+
+def body(*values: float) -> bytes:
+    entry = {"name": "x", "shape": [1, len(values)], "datatype": "FP32", "data": values}
+    return json.dumps({"inputs": [entry]}).encode()
+
+
+def request(
+    data: bytes, *headers: bytes, model: str = "identity", version: bytes = b"1.1", length: bool = True
+) -> bytes:
+    lines = [b"POST /v2/models/%b/infer HTTP/%b" % (model.encode(), version), b"host: here", *headers]
+    if length:
+        lines.append(b"content-length: %d" % len(data))
+    return b"\r\n".join([*lines, b"", data])
+
+
+def data_of(answer: Answer) -> list[float]:
+    status, headers, content = answer
+    assert status == 200, content
+    assert headers["content-type"] == "application/json"
+    return list(json.loads(content)["outputs"][0]["data"])
+
+
+def test_a_connection_serves_one_request_after_the_other(connection: Connection) -> None:
+    for number in range(5):
+        connection.send(request(body(number)))
+        assert data_of(connection.response()) == [number]
+
+
+def test_a_request_may_come_byte_by_byte(connection: Connection) -> None:
+    whole = request(body(1, 2))
+    connection.send(*(whole[at : at + 1] for at in range(len(whole))))
+    assert data_of(connection.response()) == [1, 2]
+
+
+def test_pipelined_requests_are_answered_in_order(connection: Connection) -> None:
+    """The first takes longest; between them goes one that is no inference."""
+    other = b"GET /v2/health/live HTTP/1.1\r\nhost: here\r\n\r\n"
+    connection.send(
+        request(body(60), model="sleepy") + request(body(2)) + other + request(body(3)) + request(b"{")
+    )
+    assert data_of(connection.response()) == [60]
+    assert data_of(connection.response()) == [2]
+    assert json.loads(connection.response()[2]) == {"live": True}
+    assert data_of(connection.response()) == [3]
+    assert connection.response()[0] == 400
+
+
+def test_a_chunked_body(connection: Connection) -> None:
+    data = body(5, 6)
+    chunks = [b"%x\r\n%b\r\n" % (len(part), part) for part in (data[:7], data[7:30], data[30:])]
+    connection.send(request(b"", b"transfer-encoding: chunked", length=False), *chunks, b"0\r\n\r\n")
+    assert data_of(connection.response()) == [5, 6]
+
+
+def test_expect_is_answered_before_the_body_comes(connection: Connection) -> None:
+    data = body(7)
+    head = request(data, b"expect: 100-continue")
+    connection.send(head[: -len(data)])
+    assert connection.response()[0] == 100
+    connection.send(data)
+    assert data_of(connection.response()) == [7]
+
+
+def test_expect_is_refused_when_the_request_is(connection: Connection) -> None:
+    data = body(7)
+    connection.send(request(data, b"expect: 100-continue", model="nobody")[: -len(data)])
+    assert connection.response()[0] == 404
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_a_client_that_wants_it_closed(connection: Connection, version: bytes) -> None:
+    connection.send(request(body(8), b"connection: close", version=version))
+    assert data_of(connection.response()) == [8]
+    assert connection.ended()
+
+
+def test_errors_leave_the_connection_usable(connection: Connection) -> None:
+    for wrong, status in (
+        (request(b"{"), 400),
+        (request(body(1), model="nobody"), 404),
+        (request(body(1), b"inference-header-content-length: x"), 400),
+    ):
+        connection.send(wrong)
+        got, headers, content = connection.response()
+        assert got == status and list(json.loads(content)) == ["error"]
+        assert headers["content-type"] == "application/json"
+        connection.send(request(body(9)))
+        assert data_of(connection.response()) == [9]
+
+
+def test_too_large_a_body_is_refused_from_its_length(connection: Connection) -> None:
+    connection.send(request(b"", b"content-length: 99999999999", length=False))
+    assert connection.response()[0] == 413
+
+
+def test_too_large_a_body_is_refused_while_it_comes(server: LiveServer) -> None:
+    chunk = b"%x\r\n%b\r\n" % (1 << 20, b" " * (1 << 20))
+    with closing(Connection(server)) as connection:
+        connection.send(request(b"", b"transfer-encoding: chunked", length=False))
+        try:
+            connection.send(*[chunk] * 66)
+        except OSError:
+            pass  # refused, and closed while we still sent
+        else:
+            assert connection.response()[0] == 413
+
+
+def test_a_client_that_leaves_takes_its_waiting_request_along(server: LiveServer) -> None:
+    def dropped(client: httpx.Client) -> float:
+        lines = client.get("/metrics").text.splitlines()
+        start = 'dlcb_dropped_requests_total{cause="disconnect",model="mlp"} '
+        return next((float(line.removeprefix(start)) for line in lines if line.startswith(start)), 0.0)
+
+    with server.client() as client, closing(Connection(server)) as busy:
+        before = dropped(client)
+        busy.send(request(body(300), model="sleepy"))
+        time.sleep(0.05)
+        leaver = Connection(server)
+        leaver.send(request(body(*[0.5] * 128), model="mlp"))
+        time.sleep(0.05)
+        leaver.close()
+        assert data_of(busy.response()) == [300]
+        assert dropped(client) == before + 1
+
+
+def test_half_a_request_harms_nobody(server: LiveServer, connection: Connection) -> None:
+    for cut in (10, 60, 90):
+        half = Connection(server)
+        half.send(request(body(1))[:cut])
+        half.close()
+    connection.send(request(body(2)))
+    assert data_of(connection.response()) == [2]
