@@ -36,8 +36,8 @@ class Placed:
 def group_of(
     request: InferRequest, batch: BatchAxes | None, padding: Padding | None = None
 ) -> Hashable | None:
-    """Requests with equal groups may be stacked: the dims beside the batch axis and the padded axis agree, and
-    so does every input that has no rows. None for a request that must run alone."""
+    """Requests with equal groups may be stacked: the dims beside the batch axis and the padded axis agree,
+    and so does every input that has no rows. None for a request that must run alone."""
     if batch is None:
         return None
     padded = {} if padding is None else padding.input_axes

@@ -116,8 +116,8 @@ class Batcher:
         deliver: Deliver,
         size: int,
     ) -> Pending:
-        """Queue a request; `deliver` gets what `respond` makes of the outputs, or the error, from a later turn
-        of the loop. QueueFull or RequestRefused at once."""
+        """Queue a request; `deliver` gets what `respond` makes of the outputs, or the error,
+        from a later turn of the loop. QueueFull or RequestRefused at once."""
         self.room(model, size)
         if self._quarantine and _digest(model, request) in self._quarantine:
             raise RequestRefused(

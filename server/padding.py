@@ -1,6 +1,6 @@
-"""Padding by a model's own mask: which axis of which tensor may be filled up so that requests of different lengths
-share a batch, and with what. The configuration declares the mask; a worker compares padded with unpadded results
-before the model serves.
+"""Padding by a model's own mask: which axis of which tensor may be filled up so that requests of
+different lengths share a batch, and with what. The configuration declares the mask; a worker compares
+padded with unpadded results before the model serves.
 """
 
 from __future__ import annotations

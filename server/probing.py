@@ -1,5 +1,5 @@
-"""Runs of a freshly loaded model that decide whether it may serve: one at a small legal shape, and, where a mask is
-declared, padded batches against the same rows unpadded.
+"""Runs of a freshly loaded model that decide whether it may serve:
+one at a small legal shape, and, where a mask is declared, padded batches against the same rows unpadded.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def check_padding(model: Any, source: ModelSource, padding: Padding) -> None:
             difference, allowed = _difference(got, expected, spec.dtype)
             if not difference <= allowed:
                 raise PaddingError(
-                    f"mask '{padding.mask}' does not hide padding: output '{name}' of length {length} differs by "
-                    f"{difference:.3g} when padded to {longest}, at most {allowed:.3g} is allowed"
+                    f"mask '{padding.mask}' does not hide padding: output '{name}' of length {length} differs "
+                    f"by {difference:.3g} when padded to {longest}, at most {allowed:.3g} is allowed"
                 )
 
 

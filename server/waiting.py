@@ -128,8 +128,8 @@ def _stackable(group: deque[Pending]) -> list[Pending]:
 
 
 def _paddable(group: deque[Pending]) -> list[Pending]:
-    """The head of a group and those nearest to its length, as long as what each adds in padding stays under the
-    model's bound and costs less than a run of its own would; they leave the group."""
+    """The head of a group and those nearest to its length, as long as what each adds in padding stays under
+    the model's bound and costs less than a run of its own would; they leave the group."""
     head = group[0]
     batching, worth = head.model.batching, head.model.cost.padding_worth()
     taken, rows, longest = [head], head.admission.rows, head.admission.length

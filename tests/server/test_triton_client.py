@@ -122,7 +122,10 @@ def test_repository(server: LiveServer) -> None:
         assert client.is_model_ready("spare", "2")
         client.unload_model("spare", headers=ADMIN, unload_dependents=True)
         assert not client.is_model_ready("spare")
-        for given in ({"config": json.dumps({"backend": "x"})}, {"config": "{}", "files": {"file:1/a": b"x"}}):
+        for given in (
+            {"config": json.dumps({"backend": "x"})},
+            {"config": "{}", "files": {"file:1/a": b"x"}},
+        ):
             with pytest.raises(InferenceServerException, match="registered"):
                 client.load_model("spare", headers=ADMIN, **given)
 
