@@ -76,7 +76,7 @@ def check_padding(model: Any, source: ModelSource, padding: Padding) -> None:
             difference, allowed = _difference(got, expected, spec.dtype)
             if not difference <= allowed:
                 raise PaddingError(
-                    f"mask '{padding.mask}' does not hide padding: output '{name}' of length {length} differs "
+                    f"mask '{padding.mask}' does not hide padding: output '{name}' of length {length} is off "
                     f"by {difference:.3g} when padded to {longest}, at most {allowed:.3g} is allowed"
                 )
 
