@@ -25,7 +25,8 @@ def explain(report: Report, title: str) -> Group:
     parts += [Text(f"guard  {guard}") for guard in report.guards]
     parts += [Text(f"note   {note}") for note in report.notes]
     if report.seconds:
-        stages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in report.seconds.items())
+        slowest_first = sorted(report.seconds.items(), key=lambda stage: -stage[1])
+        stages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in slowest_first)
         cached = " (now from the kernel cache)" if report.from_cache else ""
         parts.append(Text(f"seconds {sum(report.seconds.values()):.2f}: {stages}{cached}"))
     return Group(*parts)

@@ -108,7 +108,8 @@ def explain(
     with exit_codes():
         settings = _settings(config, device)
         options = compiler.options_for(device_of(settings))
-        for source in _sources(settings, [name], ranks or []):
+        sources = _sources(settings, [name], ranks or [])
+        for source in sources[1:] or sources:  # a rank that was asked for, rather than the model of any rank
             if source_text or stage:
                 _refuse_any_rank(source)
                 text = compiler.stage_text(source, stage or "generate", options)

@@ -106,7 +106,7 @@ def test_stages_are_text_and_graphs_parse_again(config: Path) -> None:
 
 def test_the_source_of_kernels(config: Path) -> None:
     shown = dlcb("explain", "double", "--rank", 3, "--source", "--config", config)
-    assert shown.exit_code == 2, "the model itself has no kernels, only its ranks"
+    assert 'extern "C" void add_' in shown.stdout
     shown = dlcb("explain", "scaled", "--source", "--config", config)
     assert 'extern "C" void div_' in shown.stdout and "expf" in shown.stdout
 
