@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 HERE = Path(__file__).parent
@@ -51,6 +52,12 @@ class LiveServer:
 
 
 Start = Callable[..., LiveServer]
+
+
+def resident(server: LiveServer) -> int:
+    """Bytes of memory that the front and its children hold."""
+    front = psutil.Process(server.process.pid)
+    return sum(process.memory_info().rss for process in (front, *front.children(recursive=True)))
 
 
 def start_server(config: Path, cache: Path, *options: str) -> LiveServer:

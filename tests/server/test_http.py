@@ -182,3 +182,11 @@ def test_half_a_request_harms_nobody(server: LiveServer, connection: Connection)
         half.close()
     connection.send(request(body(2)))
     assert data_of(connection.response()) == [2]
+
+
+def test_bytes_that_are_no_http_get_an_error_in_words(connection: Connection) -> None:
+    connection.send(b"\x16\x03\x01 what is this\r\n\r\n")
+    status, headers, content = connection.response()
+    assert status == 400 and headers["content-type"] == "application/json"
+    assert json.loads(content) == {"error": "the request is not HTTP"}
+    assert connection.ended()
