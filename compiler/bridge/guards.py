@@ -62,7 +62,7 @@ class _Recorder(ShapeEnv):
         self.asked: list[tuple[Any, Any, str]] = []
 
     def evaluate_expr(self, expression: Any, *arguments: Any, **keywords: Any) -> Any:  # type: ignore[override]
-        if time.monotonic() > self.deadline:
+        if time.thread_time() > self.deadline:
             raise _OutOfTime
         answer = super().evaluate_expr(expression, *arguments, **keywords)
         if isinstance(expression, sympy.Basic) and expression.free_symbols:
@@ -90,7 +90,7 @@ class _Deadline(TorchDispatchMode):
         self.deadline = deadline
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
-        if time.monotonic() > self.deadline:
+        if time.thread_time() > self.deadline:
             raise _OutOfTime
         return func(*args, **(kwargs or {}))
 
@@ -102,10 +102,10 @@ def collect(
     seconds: float,
 ) -> Branches:
     """The branches that `module` takes at these inputs, as conditions over the size variables in `dims` (one
-    entry an axis).
+    entry an axis), found in at most `seconds` of processor time: a busy machine must not change the answer.
 
     Never raises: what could not be followed is said in `missing`."""
-    recorder = _Recorder(time.monotonic() + seconds)
+    recorder = _Recorder(time.thread_time() + seconds)
     symbols: dict[Any, Expr] = {}
     missing = ""
     try:
@@ -119,7 +119,11 @@ def collect(
                 module(*arguments, **keywords)
     except CaptureError as error:
         out_of_time = isinstance(error.__cause__, _OutOfTime)
-        missing = f"the symbolic forward took more than {seconds:g} s" if out_of_time else error.message
+        missing = (
+            f"the symbolic forward took more than {seconds:g} s of processor time"
+            if out_of_time
+            else error.message
+        )
     found: dict[Expr, Branch] = {}
     for expression, answer, place in recorder.asked:
         try:
