@@ -17,6 +17,7 @@ from dlcb.compiler.errors import (
     RequestError,
     ShapeError,
     ToolchainError,
+    UnknownName,
     UnsupportedOperator,
 )
 from dlcb.compiler.signature import BatchAxes, Dim, Signature, TensorSpec
@@ -56,6 +57,7 @@ __all__ = [
     "Signature",
     "TensorSpec",
     "ToolchainError",
+    "UnknownName",
     "UnsupportedOperator",
     "bench_registered",
     "bench_suite",

@@ -7,6 +7,7 @@ these are known.
     ├── UnsupportedOperator   no rule for an operator: the partition makes an eager node of it
     ├── CaptureError          the program could not be traced, or its factory failed
     ├── ToolchainError        g++ or NVRTC is missing, or refused a source text
+    ├── UnknownName           a stage, suite, case or peer that does not exist
     ├── ArtifactError         an artifact or a kernel in the store cannot be used
     └── RequestError          the caller's fault; over HTTP a 400
         ├── ContractError     inputs break the declared or proven signature
@@ -49,6 +50,10 @@ class CaptureError(CompilerError):
 
 class ToolchainError(CompilerError):
     """The C++ or CUDA compiler is missing, or failed on generated source."""
+
+
+class UnknownName(CompilerError):
+    """A word that names no stage, benchmark suite, case or peer; the message lists those that exist."""
 
 
 class ArtifactError(CompilerError):

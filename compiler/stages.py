@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 
 from dlcb.compiler.bridge.generalize import generalize
+from dlcb.compiler.errors import UnknownName
 from dlcb.compiler.host.lower import lower
 from dlcb.compiler.ir import text as graph_text
 from dlcb.compiler.kgen import generate, translation_unit
@@ -22,10 +23,10 @@ STAGES = ("capture", "solve", *(each.name for each in PASSES), "passes", "schedu
 
 def stage_text(source: ModelSource, stage: str, options: CompileOptions | None = None) -> str:
     """What `source` is after `stage`, one of STAGES: a graph, the solved sizes, a schedule, the kernels'
-    source, or the host program as JSON. CaptureError and ShapeError as from a compilation; KeyError names the
+    source, or the host program as JSON. CaptureError and ShapeError as from a compilation; UnknownName lists the
     stages."""
     if stage not in STAGES:
-        raise KeyError(f"unknown stage {stage!r}: expected one of {', '.join(STAGES)}")
+        raise UnknownName(f"unknown stage {stage!r}: expected one of {', '.join(STAGES)}")
     options = options or CompileOptions()
     captured = generalize(source, options=options)
     if stage == "capture":

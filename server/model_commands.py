@@ -15,20 +15,21 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dlcb import compiler
-from dlcb.compiler import CompilerError, ModelSource, ToolchainError
+from dlcb.compiler import CompilerError, ModelSource, ToolchainError, UnknownName
 from dlcb.compiler.explain import explain as tables
+from dlcb.compiler.report import Report
 from dlcb.kernel_cache import CacheError, LayeredStore, bundle
 from dlcb.server.cache import describe, open_described
 from dlcb.server.errors import ConfigError, NotFound
 from dlcb.server.exit_codes import BAD_CACHE, BAD_CONFIG, FAILED, NO_COMPILER
 from dlcb.server.repository import Repository
 from dlcb.server.screen import report_line
-from dlcb.server.settings import Settings, device_of, read
+from dlcb.server.settings import Model, Settings, device_of, read
 
 CODES: tuple[tuple[type[Exception], int], ...] = (  # the first that fits
     (ConfigError, BAD_CONFIG),
     (NotFound, BAD_CONFIG),
-    (KeyError, BAD_CONFIG),
+    (UnknownName, BAD_CONFIG),
     (CacheError, BAD_CACHE),
     (ToolchainError, NO_COMPILER),
     (CompilerError, FAILED),
@@ -53,8 +54,7 @@ def exit_codes() -> Iterator[None]:
     try:
         yield
     except tuple(kind for kind, _ in CODES) as error:
-        message = error.args[0] if isinstance(error, KeyError) else error
-        typer.echo(f"dlcb: {' '.join(str(message).split())}", err=True)
+        typer.echo(f"dlcb: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(next(code for kind, code in CODES if isinstance(error, kind))) from error
 
 
@@ -77,7 +77,7 @@ def compile_models(
         keys: list[str] = []
         for source in sources:
             start = time.perf_counter()
-            report = _compile(source, store, options).report
+            report = _compile(source, store, options)
             typer.echo(f"{source.name:<12} {report_line(report.to_json(), time.perf_counter() - start)}")
             keys += compiler.stored_keys(source, options, store)
         if bundle_file is not None:
@@ -115,8 +115,7 @@ def explain(
                 text = compiler.stage_text(source, stage or "generate", options)
                 typer.echo(text, nl=not text.endswith("\n"))
                 continue
-            report = _compile(source, _store(settings), options).report
-            Console(soft_wrap=False).print(tables(report, source.name))
+            Console().print(tables(_compile(source, _store(settings), options), source.name))
 
 
 @app.command()
@@ -155,7 +154,7 @@ def _store(settings: Settings) -> LayeredStore:
     return open_described(describe(settings.cache))
 
 
-def _models(settings: Settings, names: Sequence[str]):
+def _models(settings: Settings, names: Sequence[str]) -> list[Model]:
     """The newest version of each name; of all names where none is given."""
     repository = Repository(settings)
     wanted = names or list(dict.fromkeys(model.name for model in settings.models))
@@ -184,7 +183,7 @@ def _refuse_any_rank(source: ModelSource) -> None:
         raise ConfigError(f"'{source.name}' takes any rank: say which with --rank")
 
 
-def _compile(source: ModelSource, store: LayeredStore, options: object):
+def _compile(source: ModelSource, store: LayeredStore, options: object) -> Report:
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description:<16}"),
@@ -195,6 +194,7 @@ def _compile(source: ModelSource, store: LayeredStore, options: object):
         *columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal
     ) as bars:
         task = bars.add_task(source.name, total=1.0, stage="")
-        return compiler.compile_model(
+        compilation = compiler.compile_model(
             source, store, options, lambda stage, share: bars.update(task, completed=share, stage=stage)
         )
+        return compilation.report

@@ -18,6 +18,7 @@ from dlcb.compiler.bench.report import BANDWIDTH, keep, print_results, print_sha
 from dlcb.compiler.bench.run import CaseResult, run_case
 from dlcb.compiler.bench.shapes import SHAPE_CASES, run_shapes
 from dlcb.compiler.bench.suites import SUITES, Case, cases
+from dlcb.compiler.errors import UnknownName
 from dlcb.compiler.source import ModelSource
 from dlcb.compiler.thunks.jit import specialise
 
@@ -48,7 +49,7 @@ def bench_suite(
     rounds: int = 7,
     out: Path | None = None,
 ) -> None:
-    """Measure and print a suite, or those of its cases that `only` names. KeyError for unknown names."""
+    """Measure and print a suite, or those of its cases that `only` names. UnknownName lists what exists."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if suite == "shapes":
         print_shapes(
@@ -103,7 +104,7 @@ def _chosen(found: Sequence[Case], only: Sequence[str]) -> list[Case]:
     known = [case.source.name for case in found]
     unknown = [name for name in only if name not in known]
     if unknown:
-        raise KeyError(f"unknown cases {', '.join(unknown)}: expected some of {', '.join(known)}")
+        raise UnknownName(f"unknown cases {', '.join(unknown)}: expected some of {', '.join(known)}")
     return [case for case in found if not only or case.source.name in only]
 
 

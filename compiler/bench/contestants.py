@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from dlcb.compiler.errors import UnknownName
+
 Call = Callable[[], object]
 
 _HOT = 10  # calls after which a plan is hot
@@ -89,7 +91,7 @@ class Ours:
 
 
 def peers(module: nn.Module, names: Sequence[str]) -> list[Contestant]:
-    """The peers called `names`, in that order. KeyError names what exists."""
+    """The peers called `names`, in that order. UnknownName lists what exists."""
     made: Mapping[str, Callable[[], Contestant]] = {
         "eager": lambda: Eager(module),
         "eager-graph": lambda: EagerGraph(module),
@@ -101,5 +103,5 @@ def peers(module: nn.Module, names: Sequence[str]) -> list[Contestant]:
     }
     unknown = [name for name in names if name not in made]
     if unknown:
-        raise KeyError(f"unknown peers {', '.join(unknown)}: expected some of {', '.join(made)}")
+        raise UnknownName(f"unknown peers {', '.join(unknown)}: expected some of {', '.join(made)}")
     return [made[name]() for name in names]

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from dlcb.compiler.bench.kernels import BINARY, DTYPES, UNARY, kernel_sizes, kernel_source
 from dlcb.compiler.bridge.agreement import random_inputs
-from dlcb.compiler.errors import CaptureError
+from dlcb.compiler.errors import CaptureError, UnknownName
 from dlcb.compiler.source import InputDeclaration, ModelSource
 
 _HERE = "dlcb.compiler.bench.suites"
@@ -251,7 +251,7 @@ SUITES = {
 
 
 def cases(suite: str, device: str) -> tuple[Case, ...]:
-    """The cases of a suite. KeyError names what exists."""
+    """The cases of a suite. UnknownName lists what exists."""
     if suite not in SUITES:
-        raise KeyError(f"unknown suite {suite!r}: expected one of {', '.join((*SUITES, 'shapes'))}")
+        raise UnknownName(f"unknown suite {suite!r}: expected one of {', '.join((*SUITES, 'shapes'))}")
     return SUITES[suite](device)
