@@ -13,13 +13,14 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from dlcb.compiler import RequestError
+from dlcb.server.access import check_key
 from dlcb.server.dataplane import Dataplane
 from dlcb.server.endpoints import Endpoints
 from dlcb.server.errors import BadRequest, ServerError
 from dlcb.server.metrics import Metrics
 from dlcb.server.openapi import document
 from dlcb.server.settings import Server
-from dlcb.server.tensors import Receive, Scope, Send, TensorRoutes, check_key, failure, read_body
+from dlcb.server.tensors import Receive, Scope, Send, TensorRoutes, failure, read_body
 
 SMALL_BODY = 1 << 20  # bytes of a body that is not tensors
 

@@ -9,6 +9,7 @@ turns any exception, ours or the compiler's, into what a client may see.
     ├── NotFound                    404  no such model, version or path
     ├── TooLarge                    413  the body, or what it unpacks to, is over the limit
     ├── QueueFull                   429  with Retry-After
+    │   └── RateExceeded            429  a key's group, or a model, has used its rate
     ├── RequestRefused              500  it killed its worker twice
     ├── ModelFailed                 500  the model raised where its signature allowed the inputs
     ├── Unsupported                 501  a part of the protocol that this server leaves out
@@ -69,6 +70,10 @@ class QueueFull(ServerError):
     def __init__(self, message: str, retry_after: int = 1) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class RateExceeded(QueueFull):
+    """More requests a second than a key's group, or a model, allows."""
 
 
 class RequestRefused(ServerError):

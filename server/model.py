@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dlcb.compiler import ModelSource, Signature
+from dlcb.server.access import TokenBucket
 from dlcb.server.batch import group_of, length_of, rows_of
 from dlcb.server.cost import Cost
 from dlcb.server.datatypes import BY_DTYPE
@@ -61,6 +62,7 @@ class ServedModel:
     artifact_key: str = ""
     report: Mapping[str, Any] = field(default_factory=dict)
     padding: Padding | None = None
+    rate: TokenBucket | None = None
     statistics: Statistics = field(default_factory=Statistics)
     counters: Mapping[str, int] = field(default_factory=dict)
     waiting: int = 0

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dlcb.compiler import CompilerError
+from dlcb.server.access import TokenBucket
 from dlcb.server.batcher import Batcher
 from dlcb.server.errors import NotReady, ServerError
 from dlcb.server.metrics import Metrics
@@ -145,12 +146,14 @@ class Registry:
     async def _bring_up(self, entry: Model, progress: Progress | None) -> ServedModel:
         source = entry.source(self.repository.folder)
         self._handles += 1
+        rate = entry.limits.requests_per_second
         model = ServedModel(
             handle=self._handles,
             source=source,
             batching=entry.batching,
             limits=entry.limits,
             cells=Cells(self._metrics, entry.name),
+            rate=None if rate is None else TokenBucket(rate),
         )
         report = None if progress is None else lambda stage, fraction: progress(entry.name, stage, fraction)
         compiled: Compiled = await self._supervisor.compiler.compile(source, "load", report)

@@ -14,7 +14,15 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from dlcb.compiler import InputDeclaration, ModelSource
 from dlcb.server.datatypes import DATATYPES
@@ -40,6 +48,9 @@ class Limits(Section):
     )
     inflight_bytes: int = Field(1 << 30, gt=0, description="bytes of accepted and unanswered requests")
     timeout_ms: float | None = Field(None, gt=0, description="deadline of requests that name none")
+    requests_per_second: float | None = Field(
+        None, gt=0, description="of one model, whoever asks; more get 429. Not under `server`: see keys.groups"
+    )
 
 
 class Batching(Section):
@@ -65,25 +76,38 @@ class Cache(Section):
     bundle: Path | None = Field(None, description="a file that `dlcb compile` wrote, to start from")
 
 
+def _resolve_keys(entries: tuple[str, ...]) -> tuple[str, ...]:
+    resolved = []
+    for entry in entries:
+        name = entry.removeprefix("env:")
+        value = os.environ.get(name) if entry.startswith("env:") else entry
+        if not value:
+            raise ValueError(
+                f"the environment has no variable '{name}'" if name != entry else "a key is empty"
+            )
+        resolved.append(value)
+    return tuple(resolved)
+
+
+Secrets = Annotated[tuple[str, ...], AfterValidator(_resolve_keys)]  # a key each, or `env:NAME`
+
+
+class Group(Section):
+    """Keys that share their models and their rate."""
+
+    name: str = Field(min_length=1)
+    keys: Secrets = Field(min_length=1)
+    models: tuple[str, ...] | None = Field(None, description="which they may run; null: all")
+    requests_per_second: float | None = Field(None, gt=0, description="of all keys of the group together")
+    burst: int | None = Field(None, ge=1, description="requests at once after a quiet time; default: a second's")
+
+
 class Keys(Section):
     """API keys. Each entry is the key itself, or `env:NAME` to read it from the environment."""
 
-    infer: tuple[str, ...] = ()
-    admin: tuple[str, ...] = Field((), description="load and unload are off while there is none")
-
-    @field_validator("infer", "admin")
-    @classmethod
-    def _resolve(cls, entries: tuple[str, ...]) -> tuple[str, ...]:
-        resolved = []
-        for entry in entries:
-            name = entry.removeprefix("env:")
-            value = os.environ.get(name) if entry.startswith("env:") else entry
-            if not value:
-                raise ValueError(
-                    f"the environment has no variable '{name}'" if name != entry else "a key is empty"
-                )
-            resolved.append(value)
-        return tuple(resolved)
+    infer: Secrets = Field((), description="may run every model at any rate")
+    groups: tuple[Group, ...] = ()
+    admin: Secrets = Field((), description="load and unload are off while there is none")
 
 
 class Server(Section):

@@ -5,15 +5,15 @@ tensor's bytes; whatever goes wrong becomes `{"error": ...}` with its status.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
 
 from dlcb.compiler import RequestError
 from dlcb.server import codec
+from dlcb.server.access import Access
 from dlcb.server.dataplane import Answer, Dataplane, deliver_to
 from dlcb.server.errors import QueueFull, ServerError, TooLarge, Unauthorized, status_and_message
 from dlcb.server.metrics import Metrics
@@ -52,7 +52,7 @@ class TensorRoutes:
         self.dataplane = dataplane
         self._metrics = metrics
         self._limit = settings.limits.body_bytes
-        self._keys = [key.encode() for key in settings.keys.infer]
+        self._access = Access(settings.keys)
         self._log_every = settings.access_log_every
         self._count = 0
         self._known: dict[str, tuple[str, str | None] | None] = {}
@@ -70,14 +70,16 @@ class TensorRoutes:
     def admit(self, headers: Headers, name: str, version: str | None) -> tuple[ServedModel, int]:
         """The model that a request with these headers is for, and the most bytes its body may have. An error
         when it is refused before its body is read."""
-        if self._keys:
-            check_key(headers, self._keys)
+        if self._access:
+            self._access.check(headers, name)
         declared = headers.get(b"content-length")
         size = int(declared) if declared is not None and declared.isdigit() else 0
         model = self.dataplane.registry.get(name, version)
         limit = min(self._limit, model.limits.body_bytes)
         if size > limit:
             raise TooLarge(f"the body of {size} bytes is over the limit of {limit}")
+        if model.rate is not None:
+            model.rate.check(f"model '{name}'")
         self.dataplane.batcher.room(model, size)
         return model, limit
 
@@ -181,18 +183,6 @@ async def read_body(receive: Receive, limit: int, message: Message | None = None
     if len(body) > limit:
         raise TooLarge(f"the body of {len(body)} bytes is over the limit of {limit}")
     return body
-
-
-def check_key(headers: Headers, keys: Iterable[bytes]) -> None:
-    """Unauthorized unless the request carries one of the keys. Every key is compared, each in constant
-    time."""
-    given = headers.get(b"x-api-key", b"")
-    if not given:
-        scheme, _space, rest = headers.get(b"authorization", b"").partition(b" ")
-        given = rest.strip() if scheme.lower() == b"bearer" else b""
-    matches = [hmac.compare_digest(given, key) for key in keys]
-    if not any(matches):
-        raise Unauthorized("a valid key is needed, as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'")
 
 
 def failure(error: BaseException) -> Response:

@@ -7,6 +7,7 @@ import json
 import random
 import struct
 from contextlib import closing
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -57,13 +58,15 @@ def damage_document(draw: random.Random) -> bytes:
                 continue
             change = draw.random()
             if change < 0.6:
-                holder[key] = draw.choice(ODD)
+                holder[key] = deepcopy(draw.choice(ODD))
             elif change < 0.8:
                 del holder[key]
             elif isinstance(holder, list):
                 holder.append(holder[key])
             else:
-                holder[draw.choice(("extra", "binary_data_size", "shared_memory_region", "data"))] = draw.choice(ODD)
+                holder[draw.choice(("extra", "binary_data_size", "shared_memory_region", "data"))] = deepcopy(
+                    draw.choice(ODD)
+                )
             break
     return json.dumps(document).encode()
 

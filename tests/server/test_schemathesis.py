@@ -1,5 +1,5 @@
-"""The OpenAPI document held against the live server: schemathesis makes legal and illegal requests from it, and
-every answer must be one that the document announces."""
+"""The OpenAPI document held against the live server: schemathesis makes legal and illegal requests from it,
+and every answer must be one that the document announces."""
 
 from __future__ import annotations
 
