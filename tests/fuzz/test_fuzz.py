@@ -17,6 +17,7 @@ from . import draw
 from .campaign import Tally, Way, campaign, smaller
 from .compiled import CPP
 from .program import graph, show
+from .rows import ROWS
 
 SEED, PROGRAMS, SHAPES = 20, 40, 6
 
@@ -63,7 +64,7 @@ def test_every_operator_is_drawn():
     """But `eager`, which has no rule, parts of composites, and what the layout pass makes of convolutions."""
     parts = {"eager", "adaptive_sum_pool", "adaptive_count", "window_count", "contiguous"}
     layouts = {name for name in ops.OPS if name.endswith("_nhwc")}
-    assert {*ops.OPS} - parts - layouts == {*draw.ROWS}
+    assert {*ops.OPS} - parts - layouts == {*ROWS}
 
 
 def test_a_program_is_known_by_its_seed():
