@@ -22,9 +22,9 @@ STAGES = ("capture", "solve", *(each.name for each in PASSES), "passes", "schedu
 
 
 def stage_text(source: ModelSource, stage: str, options: CompileOptions | None = None) -> str:
-    """What `source` is after `stage`, one of STAGES: a graph, the solved sizes, a schedule, the kernels'
-    source, or the host program as JSON. CaptureError and ShapeError as from a compilation; UnknownName lists the
-    stages."""
+    """What `source` is after `stage`, one of STAGES: a graph, the solved sizes, a schedule, the
+    kernels' source, or the host program as JSON. CaptureError and ShapeError as from a
+    compilation; UnknownName lists the stages."""
     if stage not in STAGES:
         raise UnknownName(f"unknown stage {stage!r}: expected one of {', '.join(STAGES)}")
     options = options or CompileOptions()

@@ -59,8 +59,8 @@ class Access:
         return bool(self._keys)
 
     def check(self, headers: Headers, model: str) -> None:
-        """Unauthorized without one of the keys, Forbidden where its group may not run this model, RateExceeded
-        where the group has used its rate."""
+        """Unauthorized without one of the keys, Forbidden where its group may not run this model,
+        RateExceeded where the group has used its rate."""
         given = key_of(headers)
         found = [number for key, number in self._keys if hmac.compare_digest(given, key)]
         if not found:

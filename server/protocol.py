@@ -155,7 +155,8 @@ class TensorProtocol(HttpToolsProtocol):
             cycle.run()
 
     def send_400_response(self, msg: str) -> None:
-        """Bytes that are no HTTP get the protocol's form of an error as well, and the end of the connection."""
+        """Bytes that are no HTTP get the protocol's form of an error as well,
+        and the end of the connection."""
         body = b'{"error":"the request is not HTTP"}'
         head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
         self.transport.write(head % len(body) + b"connection: close\r\n\r\n" + body)

@@ -49,7 +49,9 @@ class Limits(Section):
     inflight_bytes: int = Field(1 << 30, gt=0, description="bytes of accepted and unanswered requests")
     timeout_ms: float | None = Field(None, gt=0, description="deadline of requests that name none")
     requests_per_second: float | None = Field(
-        None, gt=0, description="of one model, whoever asks; more get 429. Not under `server`: see keys.groups"
+        None,
+        gt=0,
+        description="of one model, whoever asks; more get 429. Not under `server`: see keys.groups",
     )
 
 
@@ -99,7 +101,9 @@ class Group(Section):
     keys: Secrets = Field(min_length=1)
     models: tuple[str, ...] | None = Field(None, description="which they may run; null: all")
     requests_per_second: float | None = Field(None, gt=0, description="of all keys of the group together")
-    burst: int | None = Field(None, ge=1, description="requests at once after a quiet time; default: a second's")
+    burst: int | None = Field(
+        None, ge=1, description="requests at once after a quiet time; default: a second's"
+    )
 
 
 class Keys(Section):

@@ -47,7 +47,7 @@ def test_groups_have_their_models_and_their_rate() -> None:
         access.check(theirs, "identity")
     access.check(theirs, "mlp")
     access.check(theirs, "mlp")
-    with pytest.raises(RateExceeded, match="0.01 requests a second") as caught:
+    with pytest.raises(RateExceeded, match=r"0\.01 requests a second") as caught:
         access.check(theirs, "mlp")
     assert 90 <= caught.value.retry_after <= 100
 

@@ -1,5 +1,5 @@
-"""Requests damaged at random, thousands of them: never a 5xx, never silence, no growth, and the next good request
-is answered."""
+"""Requests damaged at random, thousands of them:
+never a 5xx, never silence, no growth, and the next good request is answered."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .conftest import LiveServer, resident
 from .test_http import Connection, body, data_of, request
 
 ODD: tuple[Any, ...] = (
-    None, True, -1, 0, 2**31, 2**63, 2**64, -(2**63), 1.5, 1e400, "", "x", "FP32", "BYTES", "\x00", "é" * 50, [], {},
-    [[]], [None], {"name": "x"}, [1, [2]], "9" * 400,
+    None, True, -1, 0, 2**31, 2**63, 2**64, -(2**63), 1.5, 1e400, "", "x", "FP32", "BYTES", "\x00", "é" * 50,
+    [], {}, [[]], [None], {"name": "x"}, [1, [2]], "9" * 400,
 )  # fmt: skip
 HEADERS = (
     b"content-type: text/html",

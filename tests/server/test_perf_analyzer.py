@@ -1,5 +1,5 @@
-"""Triton's load generator against a live server. The program comes with an old wheel of its client, which cannot be
-installed beside the new one: it is fetched, unpacked, and run from there."""
+"""Triton's load generator against a live server. The program comes with an old wheel of its client,
+which cannot be installed beside the new one: it is fetched, unpacked, and run from there."""
 
 from __future__ import annotations
 
