@@ -20,10 +20,7 @@ from .conftest import LiveServer
 
 WHEELS = (
     ("tritonclient==2.41.1", "manylinux1_x86_64"),
-    (
-        "nvidia-cuda-runtime-cu12",
-        "manylinux2014_x86_64",
-    ),  # the program is linked with it, and uses none of it
+    ("nvidia-cuda-runtime-cu12", "manylinux2014_x86_64"),  # linked with the program, which uses none of it
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
