@@ -157,7 +157,7 @@ class _Fusion:
         if is_expensive(node) and not self._as_anchor(node.result, kernel, ways):
             # worth repeating only where it is computed once a row, or along the row's own reductions
             if any(
-                isinstance(token, Node) and self._serial(token)
+                isinstance(token, Node) and self._window(token)
                 for way in ways
                 for axis in way
                 for token in axis
