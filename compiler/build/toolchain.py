@@ -20,20 +20,13 @@ from dlcb.compiler.errors import ToolchainError
 from dlcb.compiler.options import CompileOptions, Target
 
 # -fno-math-errno and -fno-trapping-math let loops use vector code and keep NaN and infinity; -ffast-math
-# would not, and
-# would switch the whole process to flush denormals. -fwrapv: integers wrap, as tensors' do.
+# would not, and would switch the whole process to flush denormals. -fwrapv: integers wrap, as tensors' do.
 _CPP_OPTIONS = (
-    *(
-        "-x",
-        "c++",
-        "-std=c++20",
-        "-march=native",
-        "-fopenmp",
-        "-fno-math-errno",
-        "-fno-trapping-math",
-        "-fwrapv",
-    ),
-    *("-ffp-contract=fast", "-fno-semantic-interposition", "-shared", "-fPIC"),
+    *("-x", "c++", "-std=c++20", "-march=native", "-fopenmp"),
+    *("-fno-math-errno", "-fno-trapping-math", "-fwrapv", "-ffp-contract=fast"),
+    # short loops of known length are unrolled, so that what they add up stays in registers
+    *("-fpeel-loops", "-fvect-cost-model=dynamic"),
+    *("-fno-semantic-interposition", "-shared", "-fPIC"),
 )
 _CUDA_OPTIONS = ("--std=c++17", "--device-as-default-execution-space", "--extra-device-vectorization")
 _TIME_LIMIT = 600.0  # seconds for one translation unit

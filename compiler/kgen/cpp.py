@@ -5,22 +5,36 @@ accumulator for each lane of a block."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from dlcb.compiler.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
 from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import ONE, index
+from dlcb.compiler.expr.node import ONE, index, product
+from dlcb.compiler.expr.ops import TRANSCENDENTAL, cost_of
 from dlcb.compiler.kgen.coords import Element
-from dlcb.compiler.kgen.cstyle import ATOM, Spelled, inside, tables
+from dlcb.compiler.kgen.cstyle import ATOM, JOINS, Spelled, inside, tables
 from dlcb.compiler.kgen.lower import Lowering, Scope, identifier, identity
-from dlcb.compiler.kgen.schedule import extent, is_serial, kept_loops, worth_keeping
+from dlcb.compiler.kgen.schedule import beneath, extent, is_serial, kept_loops, worth_keeping
 
 _BLOCK_START = index("begin", ONE)  # stands for the block of lanes, in which accumulators live
-_BLOCK = {"flat": 4096, "column": 256}  # lanes that one thread takes at a time
-_ROW_PART, _COLUMN_PART = 1024, 128  # elements that are summed in float32 before they join a sum in double
+_BLOCK = {"flat": 4096, "column": 1024}  # lanes that one thread takes at a time
+_ROW_PART, _COLUMN_PART = 4096, 128  # elements that are summed in float32 before they join a sum in double
+_STRIP = 32  # elements of a row that are joined side by side: four vectors of eight
 _WORTH_A_THREAD = 32768  # elements; below, starting threads costs more than they save
 _SIGNATURE = "void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads"
 _CLAUSES = {"sum": "+", "prod": "*", "max": "greatest", "min": "least", "any": "|", "all": "&"}
+
+
+@dataclass(frozen=True)
+class _Strips:
+    """Text of a loop over strips of a row: the name of a strip's first element, the lines before the loop, of
+    one element, and after the loop."""
+
+    first: str
+    before: list[str]
+    body: list[str]
+    after: list[str]
 
 
 class Cpp(Lowering):
@@ -57,29 +71,40 @@ class Cpp(Lowering):
         lanes = Scope(block, frozenset((lane,)))
         self._store(self.nest.elements, lanes)
         block.add([*self._simd(lanes), self._lane_loop()], lanes)
-        loops = [*map(self._loop, self.nest.rows)]
+        loops, before = [*map(self._loop, self.nest.rows)], list[str]()
         if self._blocked:
-            size, length = self._extent(lane), _BLOCK[self.nest.kind]
+            size, length = self._extent(lane), str(_BLOCK[self.nest.kind])
+            if self.nest.kind == "column":  # the wider the better, as long as no thread goes without work
+                rows = self._size(product(i.args[0] for i in self.nest.rows))
+                before = [f"const int64_t length = share({size}, threads, {rows}, {length});"]
+                length = "length"
             block.lines.insert(
                 0, f"const int64_t end = begin + {length} < {size} ? begin + {length} : {size};"
             )
             loops.append(f"for (int64_t begin = 0; begin < {size}; begin += {length})")
-        self._outermost(loops, block)
+        self._outermost(loops, block, before)
+
+    @property
+    def _lane(self) -> Expr:
+        """The index that neighbouring lanes take, of a nest that has lanes."""
+        assert self.nest.lane is not None
+        return self.nest.lane
 
     @property
     def _blocked(self) -> bool:
         """Are there more lanes than one thread takes at a time, as far as is known?"""
-        size = self.nest.lane.args[0]
+        size = self._lane.args[0]
         return not size.is_const or size.value > _BLOCK[self.nest.kind]
 
-    def _outermost(self, loops: Sequence[str], scope: Scope) -> None:
-        """Write the loops that threads share."""
+    def _outermost(self, loops: Sequence[str], scope: Scope, before: Sequence[str] = ()) -> None:
+        """Write the loops that threads share; `before` are lines that need to know how many there are."""
         if not loops:
             if scope is not self.root:
                 self.root.lines.extend(scope.lines)
             return
         work = self.nest.work()
         self.root.lines.append(f"if ({self._size(work)} < {_WORTH_A_THREAD}) threads = 1;")
+        self.root.lines.extend(before)
         collapse = f" collapse({len(loops)})" if len(loops) > 1 else ""
         pragma = f"#pragma omp parallel for{collapse} schedule(static) num_threads(threads) if (threads > 1)"
         self.root.add([pragma, *loops], scope)
@@ -102,34 +127,63 @@ class Cpp(Lowering):
         innermost: Sequence[str],
         part: int = 0,
         after: Sequence[str] = (),
+        strips: _Strips | None = None,
     ) -> None:
         """Write the loops, innermost first; `after` are the lines that end a part."""
         for number in reversed(range(len(loops))):
             last = number == len(loops) - 1
             parent = scopes[number - 1] if number else home
-            if not (part and last):
-                parent.add([*(innermost if last else ()), self._loop(loops[number])], scopes[number])
+            if not last:
+                parent.add([self._loop(loops[number])], scopes[number])
                 continue
-            name, size, around = (
-                identifier(loops[number].value),
-                self._extent(loops[number]),
-                scopes[number].parent,
-            )
-            around.lines.insert(0, f"const int64_t stop = start + {part} < {size} ? start + {part} : {size};")
-            around.add([*innermost, f"for (int64_t {name} = start; {name} < stop; ++{name})"], scopes[number])
-            around.lines.extend(after)
-            parent.add([f"for (int64_t start = 0; start < {size}; start += {part})"], around)
+            size, around, first, end = self._extent(loops[number]), parent, "0", ""
+            if part:
+                around, first, end = scopes[number].around, "start", "stop"
+                around.lines.insert(
+                    0, f"const int64_t stop = start + {part} < {size} ? start + {part} : {size};"
+                )
+            self._walk(loops[number], first, end or size, scopes[number], around, innermost, strips)
+            if part:
+                around.lines.extend(after)
+                parent.add([f"for (int64_t start = 0; start < {size}; start += {part})"], around)
+
+    def _walk(
+        self,
+        loop: Expr,
+        first: str,
+        end: str,
+        scope: Scope,
+        home: Scope,
+        pragma: Sequence[str],
+        strips: _Strips | None,
+    ) -> None:
+        """Write an innermost loop, after the strips of it that are whole."""
+        name, count = identifier(loop.value), loop.args[0]
+        if strips is not None:
+            start, around, strip = strips.first, Scope(home, frozenset()), Scope(home, frozenset())
+            home.lines.append(f"int64_t {start} = {first};")
+            around.lines.extend(strips.before)
+            strip.lines.extend(strips.body)
+            each = f"for (int64_t {name} = {start}; {name} < {start} + {_STRIP}; ++{name})"
+            whole = f"for (; {start} + {_STRIP} <= {end}; {start} += {_STRIP})"
+            around.add([whole, "#pragma omp simd", each], strip)
+            around.lines.extend(strips.after)
+            home.add([f"if ({start} + {_STRIP} <= {end})"], around)
+            if count.is_const and count.value % _STRIP == 0:
+                return
+            first = start
+        home.add([*pragma, f"for (int64_t {name} = {first}; {name} < {end}; ++{name})"], scope)
 
     def _loop(self, loop: Expr) -> str:
         name = identifier(loop.value)
         return f"for (int64_t {name} = 0; {name} < {self._extent(loop)}; ++{name})"
 
     def _lane_loop(self) -> str:
-        name = identifier(self.nest.lane.value)
+        name = identifier(self._lane.value)
         return (
             f"for (int64_t {name} = begin; {name} < end; ++{name})"
             if self._blocked
-            else self._loop(self.nest.lane)
+            else self._loop(self._lane)
         )
 
     def _extent(self, loop: Expr) -> str:
@@ -163,36 +217,60 @@ class Cpp(Lowering):
         part = self._part(folds, _ROW_PART)
         scopes = self._nested(loops, home, part)
         bodies = self.compute([fold.args[0] for fold in folds], scopes[-1])
+        plain = len(scopes[-1].lines)
+        after: list[str] = []
+        running: list[str] = []
         clauses = ""
         for fold, accumulator, body in zip(folds, accumulators, bodies, strict=True):
-            kind, start, running = self.type_name(fold.dtype), identity(fold)[0], accumulator
+            kind, start, name = self.type_name(fold.dtype), identity(fold)[0], accumulator
             home.names[fold] = accumulator, ATOM
+            outside = home
             if part and _summed(fold):
-                running = f"part_of_{accumulator}"
+                outside, name = scopes[-1].around, f"part_of_{accumulator}"
                 home.lines.append(f"double {accumulator} = 0.0;")
-                scopes[-1].parent.lines.append(f"float {running} = 0.0f;")
+                after.append(f"{accumulator} += {name};")
                 home.names[fold] = f"(float){accumulator}", 14
-            else:
-                home.lines.append(f"{kind} {accumulator} = {start};")
-            scopes[-1].lines.append(self.joined(fold, running, body))
-            clauses += f" reduction({_CLAUSES[fold.value]}:{running})"
+            outside.lines.append(f"{kind} {name} = {start};")
+            scopes[-1].lines.append(self.joined(fold, name, body))
+            running.append(name)
+            clauses += f" reduction({_CLAUSES[fold.value]}:{name})"
+        strips = self._strips(folds, running, bodies, scopes[-1], plain) if _side_by_side(folds) else None
         vector = [] if is_serial(folds[0]) and len(loops) > 1 else self._simd(scopes[-1], clauses)
-        after = [f"{a} += part_of_{a};" for fold, a in zip(folds, accumulators, strict=True) if _summed(fold)]
-        self._close(loops, scopes, home, vector, part, after)
+        self._close(loops, scopes, home, vector, part, after, strips)
         if loops == kept_loops(self.nest):
             self.loop_written()
+
+    def _strips(
+        self,
+        folds: Sequence[Expr],
+        running: Sequence[str],
+        bodies: Sequence[Spelled],
+        scope: Scope,
+        plain: int,
+    ) -> _Strips:
+        """The loop of `scope` again for whole strips, each of whose elements has an accumulator of its own;
+        `plain` lines of the scope stand before what joins."""
+        first, place = self.fresh("strip"), identifier(folds[0].args[-1].value)
+        strips = _Strips(first, [], list(scope.lines[:plain]), [])
+        for fold, name, body in zip(folds, running, bodies, strict=True):
+            kind, start = self.type_name(fold.dtype), identity(fold)[0]
+            strips.before.extend(_filled(kind, f"{name}_lanes", _STRIP, start))
+            strips.body.append(self.joined(fold, f"{name}_lanes[{place} - {first}]", body))
+            joined = f"join_lanes<{_STRIP}>({name}_lanes, {JOINS[fold.value]}())"
+            strips.after.append(f"{name} = {joined};")
+        return strips
 
     def _fold_lanes(self, folds: Sequence[Expr], accumulators: Sequence[str], home: Scope) -> None:
         loops = folds[0].args[1:]
         part = self._part(folds, _COLUMN_PART)
         scopes = self._nested(loops, home, part)
-        lanes = Scope(scopes[-1], frozenset((self.nest.lane,)))
+        lanes = Scope(scopes[-1], frozenset((self._lane,)))
         bodies = self.compute([fold.args[0] for fold in folds], lanes)
-        name = identifier(self.nest.lane.value)
+        name = identifier(self._lane.value)
         length, here = (
             (_BLOCK["column"], f"[{name} - begin]")
             if self._blocked
-            else (self._extent(self.nest.lane), f"[{name}]")
+            else (self._extent(self._lane), f"[{name}]")
         )
         after: list[str] = []
         for fold, accumulator, body in zip(folds, accumulators, bodies, strict=True):
@@ -200,7 +278,7 @@ class Cpp(Lowering):
             home.names[fold] = accumulator + here, ATOM
             if part and _summed(fold):
                 running = f"part_of_{accumulator}"
-                scopes[-1].parent.lines += _filled("float", running, length, "0.0f")
+                scopes[-1].around.lines += _filled("float", running, length, "0.0f")
                 after.append(
                     f"for (int64_t lane = 0; lane < {length}; ++lane) {accumulator}[lane] += {running}[lane];"
                 )
@@ -244,6 +322,14 @@ class Cpp(Lowering):
     def type_name(self, dtype: DType) -> str:
         return dtype.cpp
 
+    def _spell(self, node: Expr, args: list[Spelled], home: Scope) -> Spelled:
+        whole = node.args[0] if node.op == "cast" and node.dtype.is_float else node
+        cut = whole.op == "cast" and whole.dtype.kind == "int" and whole.args[0].dtype.is_float
+        if whole is node or not cut:
+            return super()._spell(node, args, home)
+        wide = node.dtype.accumulator
+        return self.convert((f"from_whole<{wide.cpp}>({args[0][0]})", ATOM), wide, node.dtype)
+
     def divide(self, numerator: Spelled, divisor: Expr, node: Expr) -> Spelled:
         name = self.parameter(divisor, "magic64")
         return f"divide({numerator[0]}, {name}, {name}_shift)", ATOM
@@ -254,6 +340,14 @@ class Cpp(Lowering):
 
 def _summed(fold: Expr) -> bool:
     return fold.value == "sum" and fold.dtype is FLOAT32
+
+
+def _side_by_side(folds: Sequence[Expr]) -> bool:
+    """Should neighbouring elements of a row be joined side by side, so that one addition need not wait for the
+    one before? Not where what is joined takes longer to compute than that wait."""
+    count = folds[0].args[-1].args[0]
+    dear = any(cost_of(node) >= TRANSCENDENTAL for fold in folds for node in beneath(fold.args[0]))
+    return not dear and not (count.is_const and count.value < 2 * _STRIP)
 
 
 def _filled(kind: str, name: str, length: int | str, start: str) -> list[str]:

@@ -16,6 +16,8 @@ from dlcb.compiler.expr.dag import Expr
 Spelled = tuple[str, int]  # text and the precedence of its outermost operator
 ATOM = 100
 _LONGEST_INT = 2**31
+# what the prelude calls the functions that join two elements of a reduction
+JOINS = {"sum": "Add", "prod": "Multiply", "max": "Greatest", "min": "Least", "any": "Or", "all": "And"}
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ _ANGLES = "sin cos tan asin acos atan atan2 sinh cosh tanh"
 _ROUNDING = "floor ceil trunc fmod"
 
 FLOATS: dict[str, Spelling] = {
+    **{name: Call(name + "{f}") for name in f"{_EXPONENTIALS} {_ANGLES} {_ROUNDING}".split()},
     "add": Infix("+", 12),
     "sub": Infix("-", 12),
     "mul": Infix("*", 13),
@@ -51,7 +54,7 @@ FLOATS: dict[str, Spelling] = {
     "sign": Call("sign_of"),
     "round": Call("rint{f}"),
     "rsqrt": Call("reciprocal_sqrt"),
-} | {name: Call(name + "{f}") for name in f"{_EXPONENTIALS} {_ANGLES} {_ROUNDING}".split()}
+}
 
 INTEGERS: dict[str, Spelling] = {
     "add": Infix("+", 12),

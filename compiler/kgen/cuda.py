@@ -14,13 +14,11 @@ from dlcb.compiler.expr.node import TRUE, ZERO, index, product, substitute
 from dlcb.compiler.ir.graph import Value
 from dlcb.compiler.kgen.coords import Element
 from dlcb.compiler.kgen.cpp import convert
-from dlcb.compiler.kgen.cstyle import ATOM, Call, Spelled, tables
+from dlcb.compiler.kgen.cstyle import ATOM, JOINS, Call, Spelled, tables
 from dlcb.compiler.kgen.lower import Lowering, Scope, identifier, identity
 from dlcb.compiler.kgen.schedule import Nest, kept_loops, worth_keeping
 from dlcb.compiler.kgen.variants import ACCESS, THREADS, WARP, Variant, narrowable, steps_of
 from dlcb.compiler.shapes.system import System
-
-JOINS = {"sum": "Add", "prod": "Multiply", "max": "Greatest", "min": "Least", "any": "Or", "all": "And"}
 
 
 @dataclass(eq=False)

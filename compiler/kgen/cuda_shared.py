@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import ceildiv, index
-from dlcb.compiler.kgen.cstyle import ATOM
-from dlcb.compiler.kgen.cuda import JOINS, Cuda
+from dlcb.compiler.kgen.cstyle import ATOM, JOINS
+from dlcb.compiler.kgen.cuda import Cuda
 from dlcb.compiler.kgen.lower import Scope, identifier
 from dlcb.compiler.kgen.variants import THREADS, TILE, crossed
 

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import ONE, ZERO
-from dlcb.compiler.kgen import cpp, cuda, cuda_shared, prelude, variants
+from dlcb.compiler.kgen import cpp, cpp_tiled, cuda, cuda_shared, prelude, variants
 from dlcb.compiler.kgen.coords import Layouts, Scalars, infer
 from dlcb.compiler.kgen.kernel import BufferArgument, Kernel, KernelSet
 from dlcb.compiler.kgen.schedule import Nest, plan
@@ -56,7 +56,8 @@ def _bound(kernel: Kernel, scalars: Scalars) -> Kernel:
 
 
 def _cpp(operator: str, scalars: Scalars, nest: Nest, system: System) -> Iterable[Kernel]:
-    lowering = cpp.Cpp(nest, scalars.tensors, system)
+    kind = cpp.Cpp if variants.crossed(nest) is None else cpp_tiled.Tiled
+    lowering = kind(nest, scalars.tensors, system)
     lines = lowering.run()
     name = _content_name(operator, cpp.function("", lowering, lines, nest.elements))
     yield Kernel(

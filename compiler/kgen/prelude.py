@@ -5,8 +5,9 @@ Maxima and minima return NaN where an operand is NaN, divisions of integers roun
 divisor, and half types convert by their bits, so that the compiler can vectorise the conversion."""
 
 _SHARED = """
-template <typename T> FUNCTION T max_of(T a, T b) { return a > b || a != a ? a : b; }
-template <typename T> FUNCTION T min_of(T a, T b) { return a < b || a != a ? a : b; }
+// comparing like this is one instruction, which gives the second operand where one is NaN
+template <typename T> FUNCTION T max_of(T a, T b) { T larger = a > b ? a : b; return a != a ? a : larger; }
+template <typename T> FUNCTION T min_of(T a, T b) { T smaller = a < b ? a : b; return a != a ? a : smaller; }
 template <typename T> FUNCTION bool is_nan(T x) { return x != x; }
 template <typename T> FUNCTION bool is_inf(T x) { return x == x && x - x != x - x; }
 template <typename T> FUNCTION T abs_of(T x) { return x < 0 ? T(-x) : x; }
@@ -46,6 +47,13 @@ template <typename T> FUNCTION T int_pow(T a, T b) {
     for (; b > 0; b >>= 1, base *= base) if (b & 1) result *= base;
     return T(result);
 }
+// how two elements of a reduction are joined
+struct Add { template <typename T> ON_DEVICE T operator()(T a, T b) const { return a + b; } };
+struct Multiply { template <typename T> ON_DEVICE T operator()(T a, T b) const { return a * b; } };
+struct Greatest { template <typename T> ON_DEVICE T operator()(T a, T b) const { return max_of(a, b); } };
+struct Least { template <typename T> ON_DEVICE T operator()(T a, T b) const { return min_of(a, b); } };
+struct Or { template <typename T> ON_DEVICE T operator()(T a, T b) const { return T(a | b); } };
+struct And { template <typename T> ON_DEVICE T operator()(T a, T b) const { return T(a & b); } };
 """
 
 _OLD_VECTOR_FORMS = ("exp", "log", "sin", "cos", "pow")  # in glibc's libmvec since 2.22
@@ -96,6 +104,7 @@ CPP = (
 """
     + """
 #define FUNCTION [[maybe_unused]] static inline
+#define ON_DEVICE
 #define UNSIGNED uint64_t
 #define INF_F __builtin_inff()
 #define INF_D __builtin_inf()
@@ -134,6 +143,12 @@ FUNCTION int64_t divide(int64_t n, int64_t multiplier, int64_t shift) {
     uint64_t high = uint64_t((unsigned __int128)uint64_t(n) * uint64_t(multiplier) >> 64);
     return int64_t((high + uint64_t(n)) >> shift);
 }
+// lanes for a thread to take at a time: at most so many, fewer where `rows` rows leave threads without work
+FUNCTION int64_t share(int64_t lanes, int64_t threads, int64_t rows, int64_t most) {
+    int64_t pieces = rows > 0 && rows < threads ? (threads + rows - 1) / rows : 1;
+    int64_t fair = ((lanes + pieces - 1) / pieces + 63) / 64 * 64;
+    return fair < most ? fair : most;
+}
 [[maybe_unused]] static void report(int64_t* status, int64_t number, int64_t position, int64_t value) {
     int64_t none = 0;
     if (__atomic_compare_exchange_n(status, &none, number, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
@@ -156,6 +171,15 @@ template <typename T, int number> T* scratch(int64_t count) {
     }
     return owner.data;
 }
+// what the lanes of a row were joined into, joined pairwise
+template <int count, typename T, typename Join> T join_lanes(T* lanes, Join join) {
+    if constexpr (count > 1) {
+        #pragma omp simd
+        for (int lane = 0; lane < count / 2; ++lane) lanes[lane] = join(lanes[lane], lanes[lane + count / 2]);
+        return join_lanes<count / 2>(lanes, join);
+    }
+    return lanes[0];
+}
 template <typename T> constexpr T least_like(T) {
     if constexpr (std::numeric_limits<T>::has_infinity) return -std::numeric_limits<T>::infinity();
     return std::numeric_limits<T>::lowest();
@@ -177,6 +201,7 @@ CUDA = (
 
 using Wide = long long;
 #define FUNCTION static __device__ __forceinline__
+#define ON_DEVICE __device__
 #define UNSIGNED unsigned long long
 #define INF_F __int_as_float(0x7f800000)
 #define INF_D __longlong_as_double(0x7ff0000000000000LL)
@@ -207,12 +232,6 @@ FUNCTION void report(long long* status, long long number, long long position, lo
 // neighbouring elements, moved by one access
 template <typename T, int N> struct alignas(sizeof(T) * N) Pack { T at[N]; };
 // joining across the threads of a warp, and of a block with the help of shared memory
-struct Add { template <typename T> __device__ T operator()(T a, T b) const { return a + b; } };
-struct Multiply { template <typename T> __device__ T operator()(T a, T b) const { return a * b; } };
-struct Greatest { template <typename T> __device__ T operator()(T a, T b) const { return max_of(a, b); } };
-struct Least { template <typename T> __device__ T operator()(T a, T b) const { return min_of(a, b); } };
-struct Or { template <typename T> __device__ T operator()(T a, T b) const { return T(a | b); } };
-struct And { template <typename T> __device__ T operator()(T a, T b) const { return T(a & b); } };
 template <typename Join, typename T> FUNCTION T join_warp(T value, Join join) {
     for (int distance = 16; distance > 0; distance /= 2)
         value = join(value, (T)__shfl_xor_sync(~0u, value, distance));

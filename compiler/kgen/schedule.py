@@ -123,7 +123,7 @@ def worth_keeping(nest: Nest, memory_is_dear: bool = False) -> frozenset[Expr]:
         fold.args[0] for fold in nest.reductions() if fold.args[1:] == loops and not set(loops) & fold.free
     ]
     bodies += [e.scalar for e in nest.elements if nest.inner and nest.inner[-1] in e.indices]
-    reached = [{*_beneath(body)} for body in bodies]
+    reached = [{*beneath(body)} for body in bodies]
     shared = {
         node
         for k, nodes in enumerate(reached)
@@ -147,7 +147,7 @@ def worth_keeping(nest: Nest, memory_is_dear: bool = False) -> frozenset[Expr]:
     return frozenset(kept)
 
 
-def _beneath(body: Expr) -> Iterator[Expr]:
+def beneath(body: Expr) -> Iterator[Expr]:
     """The nodes of `body` outside of reductions in it."""
     stack, seen = [body], {body}
     while stack:

@@ -1,8 +1,8 @@
-// sum_13ea45f404c4: m elements, grid 1
+// sum_eaa3228cb0b6: m elements, grid 1
 // size0: int64 m
 // size1: int64 n
 // size2: int64 m * n
-extern "C" void sum_13ea45f404c4(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+extern "C" void sum_eaa3228cb0b6(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
     float* __restrict__ out0 = static_cast<float*>(buffers[1]);
     const int64_t size0 = parameters[0];
@@ -10,15 +10,16 @@ extern "C" void sum_13ea45f404c4(void* const* buffers, const int64_t* parameters
     const int64_t size2 = parameters[2];
     (void)buffers, (void)parameters, (void)status, (void)threads;
     if (size2 < 32768) threads = 1;
+    const int64_t length = share(size0, threads, 1, 1024);
     #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-    for (int64_t begin = 0; begin < size0; begin += 256) {
-        const int64_t end = begin + 256 < size0 ? begin + 256 : size0;
-        double sum0[256];
-        for (int64_t lane = 0; lane < 256; ++lane) sum0[lane] = 0.0;
+    for (int64_t begin = 0; begin < size0; begin += length) {
+        const int64_t end = begin + length < size0 ? begin + length : size0;
+        double sum0[1024];
+        for (int64_t lane = 0; lane < 1024; ++lane) sum0[lane] = 0.0;
         for (int64_t start = 0; start < size1; start += 128) {
             const int64_t stop = start + 128 < size1 ? start + 128 : size1;
-            float part_of_sum0[256];
-            for (int64_t lane = 0; lane < 256; ++lane) part_of_sum0[lane] = 0.0f;
+            float part_of_sum0[1024];
+            for (int64_t lane = 0; lane < 1024; ++lane) part_of_sum0[lane] = 0.0f;
             for (int64_t r1 = start; r1 < stop; ++r1) {
                 const int64_t p0 = size0 * r1;
                 #pragma omp simd
@@ -27,7 +28,7 @@ extern "C" void sum_13ea45f404c4(void* const* buffers, const int64_t* parameters
                     part_of_sum0[i0 - begin] = part_of_sum0[i0 - begin] + v0;
                 }
             }
-            for (int64_t lane = 0; lane < 256; ++lane) sum0[lane] += part_of_sum0[lane];
+            for (int64_t lane = 0; lane < 1024; ++lane) sum0[lane] += part_of_sum0[lane];
         }
         #pragma omp simd
         for (int64_t i0 = begin; i0 < end; ++i0) {

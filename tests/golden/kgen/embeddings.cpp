@@ -27,13 +27,13 @@ extern "C" void embedding_8b204ed66026(void* const* buffers, const int64_t* para
     }
 }
 
-// add_89b1cf745833: b * s * 96 elements, grid 1
+// add_736d0ad1fdce: b * s * 96 elements, grid 1
 // size0: int64 s
 // size1: int64 s * 96
 // size2: int64 b
 // size3: int64 b * s * 192
 // checks ids in 0 .. 50
-extern "C" void add_89b1cf745833(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+extern "C" void add_736d0ad1fdce(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
     const int64_t* __restrict__ in1 = static_cast<const int64_t*>(buffers[1]);
     const float* __restrict__ in2 = static_cast<const float*>(buffers[2]);
@@ -60,20 +60,34 @@ extern "C" void add_89b1cf745833(void* const* buffers, const int64_t* parameters
         const int64_t p4 = i1 * 96;
         float* const row0 = scratch<float, 0>(96);
         float sum0 = 0.0f;
-        #pragma omp simd reduction(+:sum0)
-        for (int64_t i2 = 0; i2 < 96; ++i2) {
-            const float v3 = v2 ? in0[p3 + i2] : 0.0f;
-            const float v4 = in2[p4 + i2];
-            const float v5 = v3 + v4;
-            row0[i2] = v5;
-            sum0 = sum0 + v5;
+        int64_t strip0 = 0;
+        if (strip0 + 32 <= 96) {
+            float sum0_lanes[32];
+            for (int64_t lane = 0; lane < 32; ++lane) sum0_lanes[lane] = 0.0f;
+            for (; strip0 + 32 <= 96; strip0 += 32)
+            #pragma omp simd
+            for (int64_t i2 = strip0; i2 < strip0 + 32; ++i2) {
+                const float v3 = v2 ? in0[p3 + i2] : 0.0f;
+                const float v4 = in2[p4 + i2];
+                const float v5 = v3 + v4;
+                row0[i2] = v5;
+                sum0_lanes[i2 - strip0] = sum0_lanes[i2 - strip0] + v5;
+            }
+            sum0 = join_lanes<32>(sum0_lanes, Add());
         }
         const float v6 = sum0 / 96.0f;
         float sum1 = 0.0f;
-        #pragma omp simd reduction(+:sum1)
-        for (int64_t i2 = 0; i2 < 96; ++i2) {
-            const float v7 = row0[i2] - v6;
-            sum1 = sum1 + v7 * v7;
+        int64_t strip1 = 0;
+        if (strip1 + 32 <= 96) {
+            float sum1_lanes[32];
+            for (int64_t lane = 0; lane < 32; ++lane) sum1_lanes[lane] = 0.0f;
+            for (; strip1 + 32 <= 96; strip1 += 32)
+            #pragma omp simd
+            for (int64_t i2 = strip1; i2 < strip1 + 32; ++i2) {
+                const float v7 = row0[i2] - v6;
+                sum1_lanes[i2 - strip1] = sum1_lanes[i2 - strip1] + v7 * v7;
+            }
+            sum1 = join_lanes<32>(sum1_lanes, Add());
         }
         const float v10 = sum1 / 96.0f;
         const float v11 = v10 + 1e-12f;

@@ -45,11 +45,11 @@ extern "C" void sum_5c08d4170862(void* const* buffers, const int64_t* parameters
     }
 }
 
-// div_d68b212a48c3: b * 40 elements, grid 1
+// div_8a1112b6a2f1: b * 40 elements, grid 1
 // size0: int64 s
 // size1: int64 b
 // size2: int64 b * 80
-extern "C" void div_d68b212a48c3(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+extern "C" void div_8a1112b6a2f1(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const int64_t* __restrict__ in0 = static_cast<const int64_t*>(buffers[0]);
     const float* __restrict__ in1 = static_cast<const float*>(buffers[1]);
     float* __restrict__ out0 = static_cast<float*>(buffers[2]);
@@ -62,11 +62,23 @@ extern "C" void div_d68b212a48c3(void* const* buffers, const int64_t* parameters
     for (int64_t i0 = 0; i0 < size1; ++i0) {
         const int64_t p0 = size0 * i0;
         double sum0 = 0.0;
-        for (int64_t start = 0; start < size0; start += 1024) {
-            const int64_t stop = start + 1024 < size0 ? start + 1024 : size0;
+        for (int64_t start = 0; start < size0; start += 4096) {
+            const int64_t stop = start + 4096 < size0 ? start + 4096 : size0;
             float part_of_sum0 = 0.0f;
+            int64_t strip0 = start;
+            if (strip0 + 32 <= stop) {
+                float part_of_sum0_lanes[32];
+                for (int64_t lane = 0; lane < 32; ++lane) part_of_sum0_lanes[lane] = 0.0f;
+                for (; strip0 + 32 <= stop; strip0 += 32)
+                #pragma omp simd
+                for (int64_t r2 = strip0; r2 < strip0 + 32; ++r2) {
+                    const int64_t p1 = in0[p0 + r2];
+                    part_of_sum0_lanes[r2 - strip0] = part_of_sum0_lanes[r2 - strip0] + (float)p1;
+                }
+                part_of_sum0 = join_lanes<32>(part_of_sum0_lanes, Add());
+            }
             #pragma omp simd reduction(+:part_of_sum0)
-            for (int64_t r2 = start; r2 < stop; ++r2) {
+            for (int64_t r2 = strip0; r2 < stop; ++r2) {
                 const int64_t p1 = in0[p0 + r2];
                 part_of_sum0 = part_of_sum0 + (float)p1;
             }

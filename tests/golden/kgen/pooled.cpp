@@ -1,4 +1,4 @@
-// max_pool_8879a7850fca: (h + 1) // 2 * (c * n) * ((w + 1) // 2) elements, grid 1
+// max_pool_3197e4fdc082: (h + 1) // 2 * (c * n) * ((w + 1) // 2) elements, grid 1
 // size0: int64 h
 // size1: int64 w
 // size2: int64 w * 2
@@ -7,8 +7,9 @@
 // size5: int64 (w + 1) // 2
 // size6: int64 c * n
 // size7: int64 (h + 1) // 2
-// size8: int64 (h + 1) // 2 * (c * n) * ((w + 1) // 2) * 4
-extern "C" void max_pool_8879a7850fca(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+// size8: int64 (h + 1) // 2 * (c * n)
+// size9: int64 (h + 1) // 2 * (c * n) * ((w + 1) // 2) * 4
+extern "C" void max_pool_3197e4fdc082(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
     float* __restrict__ out0 = static_cast<float*>(buffers[1]);
     const int64_t size0 = parameters[0];
@@ -20,19 +21,21 @@ extern "C" void max_pool_8879a7850fca(void* const* buffers, const int64_t* param
     const int64_t size6 = parameters[6];
     const int64_t size7 = parameters[7];
     const int64_t size8 = parameters[8];
+    const int64_t size9 = parameters[9];
     (void)buffers, (void)parameters, (void)status, (void)threads;
-    if (size8 < 32768) threads = 1;
+    if (size9 < 32768) threads = 1;
+    const int64_t length = share(size5, threads, size8, 1024);
     #pragma omp parallel for collapse(3) schedule(static) num_threads(threads) if (threads > 1)
     for (int64_t i0_1 = 0; i0_1 < size6; ++i0_1)
     for (int64_t i2 = 0; i2 < size7; ++i2)
-    for (int64_t begin = 0; begin < size5; begin += 256) {
-        const int64_t end = begin + 256 < size5 ? begin + 256 : size5;
+    for (int64_t begin = 0; begin < size5; begin += length) {
+        const int64_t end = begin + length < size5 ? begin + length : size5;
         const int64_t p0 = i2 * 2;
         const int64_t p3 = size2 * i2;
         const int64_t p4 = size3 * i0_1;
         const int64_t p5 = p3 + p4;
-        float fold0[256];
-        for (int64_t lane = 0; lane < 256; ++lane) fold0[lane] = -INF_F;
+        float fold0[1024];
+        for (int64_t lane = 0; lane < 1024; ++lane) fold0[lane] = -INF_F;
         for (int64_t r4 = 0; r4 < 2; ++r4) {
             const int64_t p1 = p0 + r4;
             const bool v0 = p1 < size0;
