@@ -37,10 +37,10 @@ class ShapesResult:
     compiles: dict[str, int] = field(default_factory=dict)
 
 
-def run_shapes(case: Case, device: str, seed: int = 0) -> ShapesResult:
+def run_shapes(case: Case, device: str, pairs: int = PAIRS, seed: int = 0) -> ShapesResult:
     """Each pair of sizes once, the contestants in a new order each time. Raises CompilerError where ours
     cannot be compiled."""
-    result = ShapesResult(case.source.name, PAIRS)
+    result = ShapesResult(case.source.name, pairs)
     with tempfile.TemporaryDirectory(prefix="dlcb-bench-") as folder, torch.no_grad():
         store = open_store(Path(folder))
         start = time.perf_counter()
@@ -55,7 +55,7 @@ def run_shapes(case: Case, device: str, seed: int = 0) -> ShapesResult:
             "ours": ours,
         }
         draw = random.Random(seed)
-        for number, sizes in enumerate(_pairs(case, device, draw)):
+        for number, sizes in enumerate(_pairs(case, device, pairs, draw)):
             tensors = list(case_inputs(case, sizes, device, seed + number).values())
             for name in draw.sample(list(calls), len(calls)):
                 _count(result, name, partial(calls[name], *tensors), device)
@@ -75,8 +75,8 @@ def _count(result: ShapesResult, name: str, call: Callable[[], object], device: 
     result.seconds[name] = result.seconds.get(name, 0.0) + seconds
 
 
-def _pairs(case: Case, device: str, draw: random.Random) -> list[dict[str, int]]:
+def _pairs(case: Case, device: str, count: int, draw: random.Random) -> list[dict[str, int]]:
     names = list(case.sizes[0])
     (low, high), (shortest, longest) = RANGES[device]
     everything = [(a, b) for a in range(low, high + 1) for b in range(shortest, longest + 1)]
-    return [dict(zip(names, pair, strict=True)) for pair in draw.sample(everything, PAIRS)]
+    return [dict(zip(names, pair, strict=True)) for pair in draw.sample(everything, count)]
