@@ -33,6 +33,7 @@ from dlcb.server.waiting import Deliver, Pending, Waiting, padding_ratio
 
 LAST = 2**63  # the priority of requests that name none
 QUICK = 0.002  # seconds; a worker gets its next job early while the one it has takes less than this
+FORESEEN = 0.8  # of a deadline may be gone when a request is forecast to be answered
 DEATHS_ALLOWED = 1
 QUARANTINE_KEPT = 1024
 
@@ -131,11 +132,25 @@ class Batcher:
         if timeout is None and model.limits.timeout_ms is not None:
             timeout = model.limits.timeout_ms / 1e3
         if timeout is not None:
+            if not request.priority:  # the others pass by those who wait
+                self._foresee(model, timeout)
             pending.timer = self._loop.call_later(timeout, self._expire, pending, timeout)
         model.unanswered += 1
         self.inflight_bytes += size
         self._enqueue(pending)
         return pending
+
+    def _foresee(self, model: ServedModel, timeout: float) -> None:
+        """QueueFull for a request whose turn would come after its deadline: under overload those accepted are
+        answered in time, and the others know at once."""
+        before = model.waiting + sum(len(lane.jobs) for lane in self.lanes)
+        wait = before * model.turn_seconds / max(1, len(self.lanes))
+        if model.waiting and wait + model.run_seconds > FORESEEN * timeout:
+            raise QueueFull(
+                f"{model.waiting} requests wait for model '{model.name}', about {wait * 1e3:.0f} ms; the "
+                f"deadline is {timeout * 1e3:g} ms",
+                retry_after=max(1, round(wait)),
+            )
 
     def cancel(self, pending: Pending, cause: str) -> None:
         """The client is gone: leave the queue, or let a running job's answer fall away."""
@@ -301,6 +316,8 @@ class Batcher:
         model, seconds, count = job.model, reply["seconds"], len(job.requests)
         weight = 0.2 if model.statistics.executions else 1.0
         model.run_seconds += weight * (seconds - model.run_seconds)
+        turn = (seconds if seconds < QUICK else now - job.started) / count
+        model.turn_seconds += weight * (turn - model.turn_seconds)
         model.cost.observe(job.size, seconds)
         self.metrics.shape_cache.cell(model.name, reply["tier"], reply["result"]).value += 1
         cells, statistics = model.cells, model.statistics

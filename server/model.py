@@ -69,6 +69,7 @@ class ServedModel:
     unanswered: int = 0
     cost: Cost = field(default_factory=Cost)
     run_seconds: float = 0.01  # of late; until something has run, not quick
+    turn_seconds: float = 0.0  # a request's share of its worker's time, of late
     compile_seconds: float = 0.0
     load_seconds: float = 0.0
     expected: tuple[tuple[str, Any], ...] = ()

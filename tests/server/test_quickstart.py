@@ -9,6 +9,7 @@ import random
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -39,22 +40,23 @@ def one_thread() -> Iterator[None]:
 def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """A server whose compiler is taken away once it is ready."""
     folder = tmp_path_factory.mktemp("quickstart")
+    with compiler_in(folder):
+        server = start_server(CONFIG, folder / "cache", "--port", "0")
+    yield server
+    assert server.stop() == 0
+
+
+@contextmanager
+def compiler_in(folder: Path) -> Iterator[None]:
+    """The C++ compiler under a name in this folder, for as long as this lasts. (Its name is part of the keys.)"""
     compiler = folder / "g++"
     real = shutil.which(os.environ.get("CXX", "g++"))
     assert real is not None
     compiler.symlink_to(real)
-    before = os.environ.get("CXX")
-    os.environ["CXX"] = str(compiler)
-    try:
-        server = start_server(CONFIG, folder / "cache", "--port", "0")
-    finally:
-        if before is None:
-            del os.environ["CXX"]
-        else:
-            os.environ["CXX"] = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CXX", str(compiler))
+        yield
     compiler.unlink()
-    yield server
-    assert server.stop() == 0
 
 
 def sentences(rows: int, length: int, draw: random.Random) -> tuple[numpy.ndarray, numpy.ndarray]:
@@ -183,7 +185,8 @@ def test_pnet_and_standardize_take_fifty_shapes_each_and_agree_with_eager(quicks
 
 def test_a_second_start_compiles_nothing(quickstart: LiveServer) -> None:
     assert sum("cache miss" in line for line in quickstart.lines) == 3, quickstart.lines
-    again = start_server(CONFIG, quickstart.cache, "--port", "0", "--no-compile")
+    with compiler_in(quickstart.cache.parent):
+        again = start_server(CONFIG, quickstart.cache, "--port", "0", "--no-compile")
     try:
         assert sum("cache hit" in line for line in again.lines) == 3, again.lines
         ids, mask = sentences(2, 11, random.Random(0))
