@@ -64,6 +64,7 @@ def test_unknown_cases_are_named() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # torch.compile's own
 def test_a_stream_of_shapes_counts_compiles_apart() -> None:
     result = run_shapes(SHAPE_CASES[0], "cpu", pairs=5)
     assert set(result.seconds) == {"eager", "compile dynamic", "ours"}
