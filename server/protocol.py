@@ -125,18 +125,21 @@ class TensorProtocol(HttpToolsProtocol):
         """The class that uvicorn is given, for these routes."""
         return type(cls.__name__, (cls,), {"routes": routes})
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
     def on_message_begin(self) -> None:
         self.url = b""
         self.headers = []
-        self.expect_100_continue = False
 
     def on_headers_complete(self) -> None:
-        place = self._place()
+        headers = dict(self.headers)
+        place = self._place(headers)
         if place is None:
             self._make_scope()
             super().on_headers_complete()
             return
-        exchange = Exchange(self, place[0], dict(self.headers), self.parser.should_keep_alive())
+        exchange = Exchange(self, place[0], headers, self.parser.should_keep_alive())
         self.cycle: Any = exchange
         exchange.open(place[1])
 
@@ -168,7 +171,7 @@ class TensorProtocol(HttpToolsProtocol):
             self.cycle = None
         super().connection_lost(exc)
 
-    def _place(self) -> tuple[str, str | None] | None:
+    def _place(self, headers: Headers) -> tuple[str, str | None] | None:
         """Model and version of a request that can go the short way; None for any other."""
         url, parser, cycle = self.url, self.parser, self.cycle
         if not url.endswith(b"/infer") or b"%" in url or parser.get_method() != b"POST":
@@ -177,13 +180,16 @@ class TensorProtocol(HttpToolsProtocol):
             return None
         if cycle is not None and not cycle.response_complete:  # pipelined: uvicorn queues these
             return None
-        if any(name == b"content-encoding" for name, _value in self.headers):
+        if b"content-encoding" in headers:
             return None
         return self.routes.match(url.decode("latin-1"))
 
     def _make_scope(self) -> None:
         """What `on_message_begin` left out, for a request that goes uvicorn's way."""
-        url, headers, expect = self.url, self.headers, self.expect_100_continue
+        url, headers = self.url, self.headers
         super().on_message_begin()
-        self.url, self.expect_100_continue = url, expect
+        self.url = url
         self.headers = self.scope["headers"] = headers
+        self.expect_100_continue = any(
+            name == b"expect" and value.lower() == b"100-continue" for name, value in headers
+        )

@@ -1,5 +1,5 @@
-"""Behaviour under load that lasts: three times more than can be served, thousands of shapes, and a model that loads
-beside one that serves."""
+"""Behaviour under load that lasts: three times more than can be served, thousands of shapes, and a model that
+loads beside one that serves."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def assert_overload_is_borne(server: LiveServer, request: Request, deadline: flo
     refused = sorted(spent for status, spent in answers if status == 429)
     assert refused and good, (capacity, len(answers))
     print(
-        f"capacity {capacity:.0f}/s, goodput {len(good) / seconds:.0f}/s, p99 {1e3 * good[int(0.99 * len(good))]:.0f} ms, "
-        f"refused {len(refused)} in {1e3 * statistics.median(refused):.1f} ms, late "
+        f"capacity {capacity:.0f}/s, goodput {len(good) / seconds:.0f}/s, "
+        f"p99 {1e3 * good[int(0.99 * len(good))]:.0f} ms, refused {len(refused)} in {1e3 * statistics.median(refused):.1f} ms, late "
         f"{sum(status == 504 for status, _spent in answers)}"
     )
     assert {status for status, _spent in answers} <= {200, 429, 504}
