@@ -48,7 +48,7 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]
 
 @contextmanager
 def compiler_in(folder: Path) -> Iterator[None]:
-    """The C++ compiler under a name in this folder, for as long as this lasts. (Its name is part of the keys.)"""
+    """The C++ compiler under a name in this folder while this lasts; the name is part of the keys."""
     compiler = folder / "g++"
     real = shutil.which(os.environ.get("CXX", "g++"))
     assert real is not None
