@@ -181,11 +181,6 @@ def test_a_failed_load_says_why_and_moves_nothing(client: httpx.Client) -> None:
     assert client.get("/v2/health/ready").status_code == 200
 
 
-def test_a_second_start_finds_everything_in_the_cache(launch: Start) -> None:
-    assert any("cache miss" in line for line in launch(config()).lines)
-    assert any("cache hit" in line for line in launch(config()).lines)
-
-
 def run_to_its_end(path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "dlcb.server", "serve", "--config", str(path)],
