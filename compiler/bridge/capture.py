@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from dlcb.compiler.bridge.weights import Parameters
+from dlcb.compiler.bridge.record import Trace, Unrecordable, record
 from dlcb.compiler.errors import CaptureError, CompilerError
 from dlcb.compiler.source import ModelSource
 
@@ -51,9 +51,23 @@ def load_program(path: str) -> ExportedProgram:
     return _functional(program)
 
 
-def trace(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
-    """The static program that `module` is at these inputs, before decomposition. Inputs go by name where
-    `forward` has parameters of these names, else in the order given."""
+def trace(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
+    """The static program that `module` is at these inputs, before decomposition: recorded in one forward,
+    or torch.export's where that does not follow. Inputs go by name where `forward` has parameters of these
+    names, else in the order given."""
+    arguments, keywords = bound(module, inputs)
+    with user_code(f"forward at {_sizes(inputs)}"), torch.no_grad():
+        try:
+            recorded = record(module, arguments, keywords, tuple(inputs))
+            if not any(_changes_in_place(node) for node in recorded.nodes):
+                return recorded
+        except Unrecordable:
+            pass
+    return Trace.of(export(module, inputs))
+
+
+def export(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
+    """The same as torch.export's program, in functional form."""
     arguments, keywords = bound(module, inputs)
     with user_code(f"forward at {_sizes(inputs)}"), torch.no_grad():
         program = torch.export.export(module, arguments, keywords, strict=False)
@@ -163,6 +177,8 @@ def user_frame(frames: Sequence[traceback.FrameSummary]) -> traceback.FrameSumma
 def node_line(node: torch.fx.Node) -> str:
     """ "file:line" of the user's code that made a node, from the trace; empty where the program carries
     none."""
+    if (recorded := node.meta.get("place")) is not None:
+        return f"{short(recorded[0])}:{recorded[1]}"
     text = node.meta.get("stack_trace") or ""
     place = ""
     for line in text.splitlines():
@@ -185,16 +201,11 @@ def short(path: str) -> str:
 # ---- the parts of a program ------------------------------------------------------------------------
 
 
-def parameters_of(program: ExportedProgram) -> Parameters:
-    """The program's weights, buffers and constant tensors by placeholder."""
-    return Parameters.of(program)
-
-
-def result_names(program: ExportedProgram, declared: Sequence[str]) -> list[str]:
+def result_names(program: Trace, declared: Sequence[str]) -> list[str]:
     """Names of the program's tensor outputs in order: declared ones, else keys of a returned mapping, else
     output_0, ..."""
-    count = len(program.graph_signature.user_outputs)
-    keys = _keys(program.call_spec.out_spec)
+    count = len(program.outputs)
+    keys = _keys(program.output_spec)
     if declared:
         if len(declared) > count:
             raise CaptureError(

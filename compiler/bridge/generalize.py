@@ -18,6 +18,7 @@ from dlcb.compiler.bridge.capture import load_module, load_program, result_names
 from dlcb.compiler.bridge.guards import Branch, Branches, collect
 from dlcb.compiler.bridge.lower import Disagreement, Lowered, lower
 from dlcb.compiler.bridge.probes import Bindings, FreeDim, Prober
+from dlcb.compiler.bridge.record import Trace
 from dlcb.compiler.bridge.verdicts import DimVerdict, judge
 from dlcb.compiler.errors import CaptureError, CompilerError, ShapeError
 from dlcb.compiler.expr.dag import Expr
@@ -76,7 +77,7 @@ def generalize(
     if module is None:
         module = load_program(source.program) if source.program else load_module(source)
     if isinstance(module, ExportedProgram):
-        captured = _from_program(source, module)
+        captured = _from_program(source, Trace.of(module))
     else:
         captured = _Search(source, module, options).run()
     return replace(captured, seconds=time.monotonic() - started)
@@ -311,27 +312,26 @@ class _Search:
     ) -> tuple[Lowered, System, tuple[Bindings, ...]]:
         """A branch whose other side gives the same graph bounds nothing: one trace beyond it tells.
         Without a full list of branches a trace with each dim at 1 stands in for them."""
-        beyond: list[tuple[Branch | None, dict[str, int] | None]] = [
-            (branch, self._beyond(branch, examples[0])) for branch in self.kept
-        ]
+        beyond = [self._beyond(branch, examples[0]) for branch in self.kept]
         if branches.missing:
             beyond += [
-                (None, {**examples[0], dim.name: 1})
+                {**examples[0], dim.name: 1}
                 for dim in self.free
                 if dim.name not in self.limits and dim.low <= 1
             ]
-        for branch, sizes in beyond:
+        for sizes in beyond:
             if sizes is None or sizes in examples:
                 continue
-            without = [other for other in self.kept if other is not branch]
-            if branch is not None and not self._accepts(sizes):
-                self.refused.append(branch)
+            crossed = [branch for branch in self.kept if not evaluate(branch.condition, sizes)]
+            without = [branch for branch in self.kept if branch not in crossed]
+            if crossed and not self._accepts(sizes):
+                self.refused += crossed
                 continue
             try:
                 lowered, system = self._lower([*examples, sizes], without)
                 examples, self.kept = [*examples, sizes], without
             except CompilerError as error:
-                if branch is None:
+                if not crossed:
                     self._exclude(examples[0], sizes, error)
                     lowered, system = self._lower(examples, self.kept)
         return lowered, system, tuple(examples)
@@ -351,8 +351,10 @@ class _Search:
                 self.kept.append(Branch(condition, error.source_line))
 
     def _beyond(self, branch: Branch, first: Bindings) -> dict[str, int] | None:
-        """The sizes nearest to the first trace's where `branch` goes the other way and the others do not."""
+        """The sizes nearest to the first trace's where `branch` goes the other way and the others do not;
+        where it never turns alone, those where it turns."""
         others = [other for other in self.kept if other is not branch]
+        turned: dict[str, int] | None = None
         for symbol in branch.condition.free:
             name = symbol.value
             dim = next(dim for dim in self.free if dim.name == name)
@@ -361,11 +363,12 @@ class _Search:
             reach = range(max(dim.low, 1), min(dim.high or _FARTHEST, _FARTHEST) + 1)
             for size in _nearest_first(reach, first[name]):
                 sizes = self.prober.moved(first, name, size)
-                if not evaluate(branch.condition, sizes) and all(
-                    evaluate(o.condition, sizes) for o in others
-                ):
+                if evaluate(branch.condition, sizes):
+                    continue
+                if all(evaluate(other.condition, sizes) for other in others):
                     return sizes
-        return None
+                turned = turned or sizes
+        return turned
 
     # ---- the result --------------------------------------------------------------------------------
 
@@ -401,15 +404,15 @@ def _nearest_first(sizes: range, origin: int) -> list[int]:
 # ---- a program that cannot be traced again ---------------------------------------------------------
 
 
-def _from_program(source: ModelSource, program: ExportedProgram) -> Captured:
+def _from_program(source: ModelSource, program: Trace) -> Captured:
     """A lone exported program: reshapes are read by contiguous groups, other literals by the sizes they
     equal."""
     inputs = source.inputs or _inputs_of(program)
     system = System()
     dims, free = _declare(source, inputs, system)
-    placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    placeholders = program.placeholders
     sizes: dict[str, int] = {}
-    for declared, name in zip(inputs, program.graph_signature.user_inputs, strict=True):
+    for declared, name in zip(inputs, program.user_inputs, strict=True):
         traced = placeholders[declared.name if declared.name in placeholders else name].meta["val"].shape
         for dim, size in zip(dims[declared.name], traced, strict=True):
             if isinstance(dim, Expr):
@@ -441,11 +444,11 @@ def _agreed(sizes: dict[str, int], dim: Expr, size: int, name: str) -> None:
         )
 
 
-def _inputs_of(program: ExportedProgram) -> tuple[InputDeclaration, ...]:
+def _inputs_of(program: Trace) -> tuple[InputDeclaration, ...]:
     """Declarations for a program that comes without: every dim free and unnamed."""
-    placeholders = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    placeholders = program.placeholders
     declared = []
-    for name in program.graph_signature.user_inputs:
+    for name in program.user_inputs:
         tensor = placeholders[str(name)].meta["val"]
         declared.append(
             InputDeclaration(str(name), str(tensor.dtype).removeprefix("torch."), ("?",) * tensor.dim())

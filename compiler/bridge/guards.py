@@ -20,9 +20,9 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlcb.compiler.bridge.capture import bound, short, user_code
+from dlcb.compiler.bridge.fake_calls import FakeCalls
 from dlcb.compiler.errors import CaptureError
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import apply, as_expr, equal, maximum, minimum
@@ -60,11 +60,16 @@ class _Recorder(ShapeEnv):
         super().__init__(specialize_zero_one=False)
         self.deadline = deadline
         self.asked: list[tuple[Any, Any, str]] = []
+        self.hints: dict[Any, sympy.Integer] = {}  # the sample's sizes
 
     def evaluate_expr(self, expression: Any, *arguments: Any, **keywords: Any) -> Any:  # type: ignore[override]
         if time.thread_time() > self.deadline:
             raise _OutOfTime
-        answer = super().evaluate_expr(expression, *arguments, **keywords)
+        # The path that is followed takes the sample's sizes for granted; PyTorch's own solver is what makes
+        # symbolic traces slow.
+        answer = expression.xreplace(self.hints) if isinstance(expression, sympy.Basic) else expression
+        if not (answer.is_number or answer.is_Boolean):  # holds what only run time knows
+            answer = super().evaluate_expr(expression, *arguments, **keywords)
         if isinstance(expression, sympy.Basic) and expression.free_symbols:
             place = _asker(sys._getframe(1))
             if place:
@@ -84,15 +89,15 @@ def _asker(frame: FrameType | None) -> str:
     return f"{short(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-class _Deadline(TorchDispatchMode):
-    def __init__(self, deadline: float) -> None:
-        super().__init__()
+class _Deadline(FakeCalls):
+    def __init__(self, mode: FakeTensorMode, deadline: float) -> None:
+        super().__init__(mode, symbolic=True)
         self.deadline = deadline
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+    def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         if time.thread_time() > self.deadline:
             raise _OutOfTime
-        return func(*args, **(kwargs or {}))
+        return super().call(func, args, kwargs)
 
 
 def collect(
@@ -112,10 +117,11 @@ def collect(
         with user_code("the symbolic forward"), torch.no_grad():
             mode = FakeTensorMode(shape_env=recorder, allow_non_fake_inputs=True)
             fakes = {
-                name: _symbolic(mode, name, tensor, dims[name], symbols) for name, tensor in inputs.items()
+                name: _symbolic(mode, name, tensor, dims[name], symbols, recorder.hints)
+                for name, tensor in inputs.items()
             }
             arguments, keywords = bound(module, fakes)
-            with mode, enable_python_dispatcher(), _Deadline(recorder.deadline):
+            with mode, enable_python_dispatcher(), _Deadline(mode, recorder.deadline):
                 module(*arguments, **keywords)
     except CaptureError as error:
         out_of_time = isinstance(error.__cause__, _OutOfTime)
@@ -142,15 +148,17 @@ def _symbolic(
     tensor: torch.Tensor,
     dims: Sequence[Expr | int],
     symbols: dict[Any, Expr],
+    hints: dict[Any, sympy.Integer],
 ) -> torch.Tensor:
     free = [isinstance(dim, Expr) for dim in dims]
     context: Any = StatelessSymbolicContext(
         dynamic_sizes=[DimDynamic.DYNAMIC if each else DimDynamic.STATIC for each in free]
     )
     fake = mode.from_tensor(tensor, source=ConstantSource(name), symbolic_context=context)
-    for size, dim in zip(fake.shape, dims, strict=True):
+    for size, dim, hint in zip(fake.shape, dims, tensor.shape, strict=True):
         if isinstance(dim, Expr) and isinstance(size, torch.SymInt):
             symbols[size.node.expr] = dim
+            hints[size.node.expr] = sympy.Integer(hint)
     return fake
 
 

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.export import ExportedProgram
 from torch.fx import Node as FxNode
 
 from dlcb.compiler.bridge import aten, aten_shape, partition
 from dlcb.compiler.bridge.capture import node_line
 from dlcb.compiler.bridge.emit import Emit, Size, from_torch
 from dlcb.compiler.bridge.literals import Sizes
-from dlcb.compiler.bridge.weights import Parameters
+from dlcb.compiler.bridge.record import TensorType, Trace
 from dlcb.compiler.dtype import FLOAT64
 from dlcb.compiler.errors import CaptureError, CompilerError, ShapeError, UnsupportedOperator
 from dlcb.compiler.expr.dag import Expr
@@ -42,12 +41,11 @@ class Lowered:
     notes: tuple[str, ...] = field(default=())
 
 
-def align(programs: Sequence[ExportedProgram]) -> list[tuple[FxNode, ...]]:
+def align(programs: Sequence[Trace]) -> list[tuple[FxNode, ...]]:
     """The nodes of all programs side by side, checks left out. Raises Disagreement at the first that
     differs."""
     columns = [
-        [node for node in program.graph.nodes if str(node.target) not in aten.ASSERTIONS]
-        for program in programs
+        [node for node in program.nodes if str(node.target) not in aten.ASSERTIONS] for program in programs
     ]
     for row in zip(*columns, strict=False):
         if len({(node.op, str(node.target) if node.op == "call_function" else node.op) for node in row}) > 1:
@@ -64,7 +62,7 @@ def align(programs: Sequence[ExportedProgram]) -> list[tuple[FxNode, ...]]:
 
 def lower(
     name: str,
-    programs: Sequence[ExportedProgram],
+    programs: Sequence[Trace],
     sizes: Sequence[Mapping[str, int]],
     inputs: Mapping[str, Sequence[Expr | int]],
     system: System,
@@ -110,7 +108,7 @@ class _Exploring(System):
 
 def _decide(
     name: str,
-    programs: Sequence[ExportedProgram],
+    programs: Sequence[Trace],
     sizes: Sequence[Mapping[str, int]],
     inputs: Mapping[str, Sequence[Expr | int]],
 ) -> list[tuple[Expr, list[Expr]]]:
@@ -137,7 +135,7 @@ class _Lowering:
     def __init__(
         self,
         name: str,
-        programs: Sequence[ExportedProgram],
+        programs: Sequence[Trace],
         sizes: Sequence[Mapping[str, int]],
         inputs: Mapping[str, Sequence[Expr | int]],
         system: System,
@@ -151,7 +149,7 @@ class _Lowering:
         self.emit = Emit(self.build, self.sizes.observed)
         self.emit.single = len(programs) == 1
         self.made: dict[FxNode, Any] = {}
-        self.weights = [Parameters.of(program) for program in programs]
+        self.weights = [program.parameters for program in programs]
         self.notes: dict[str, None] = {}
 
     def run(self) -> Lowered:
@@ -179,7 +177,7 @@ class _Lowering:
     # ---- inputs ------------------------------------------------------------------------------------
 
     def _declare_inputs(self, rows: Sequence[tuple[FxNode, ...]]) -> None:
-        user = list(self.programs[0].graph_signature.user_inputs)
+        user = list(self.programs[0].user_inputs)
         by_name = set(user) == set(self.inputs)
         placeholders = {row[0].name: row for row in rows}
         for place, (name, dims) in enumerate(self.inputs.items()):
@@ -258,10 +256,10 @@ class _Lowering:
             expected = node.meta.get("val")
             expected = expected if isinstance(expected, (tuple, list)) else [expected]
             for value, tensor in zip(results, expected, strict=False):
-                if isinstance(value, Value) and isinstance(tensor, torch.Tensor):
+                if isinstance(value, Value) and isinstance(tensor, (torch.Tensor, TensorType)):
                     self._check_one(value, tensor, trace)
 
-    def _check_one(self, value: Value, tensor: torch.Tensor, trace: int) -> None:
+    def _check_one(self, value: Value, tensor: torch.Tensor | TensorType, trace: int) -> None:
         if value.dtype is not from_torch(tensor.dtype) or value.rank != tensor.dim():
             raise UnsupportedOperator(
                 f"the row gives {value.type!r}, PyTorch {tensor.dtype} of rank {tensor.dim()}"
@@ -347,7 +345,7 @@ class _Lowering:
         node = row[0]
         tensors, plain = partition.encode(arguments, keywords)
         expected = node.meta["val"]
-        alone = isinstance(expected, torch.Tensor)
+        alone = isinstance(expected, (torch.Tensor, TensorType))
         shapes, dtypes = [], []
         results = [
             [expected] if alone else list(expected),

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import nn
-from torch.export import ExportedProgram
 
 from dlcb.compiler.bridge import capture
+from dlcb.compiler.bridge.record import Trace
 from dlcb.compiler.errors import CaptureError
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.source import InputDeclaration
@@ -55,13 +55,13 @@ class Prober:
     inputs: tuple[InputDeclaration, ...]
     dims: Mapping[str, Sequence[Expr | int]]
     free: Sequence[FreeDim]
-    programs: dict[tuple[tuple[str, int], ...], ExportedProgram | CaptureError] = field(default_factory=dict)
+    programs: dict[tuple[tuple[str, int], ...], Trace | CaptureError] = field(default_factory=dict)
     units: list[int] = field(default_factory=list)  # numbers that error messages named
     rung: int = 0
     fixed: dict[str, int] = field(default_factory=dict)  # dims that are held at one size
     tied: dict[str, str] = field(default_factory=dict)  # dims that the program accepts only equal to another
 
-    def trace(self, sizes: Bindings) -> ExportedProgram:
+    def trace(self, sizes: Bindings) -> Trace:
         """The program at these sizes, traced once. Raises CaptureError where the forward fails."""
         key = tuple(sorted(sizes.items()))
         if key not in self.programs:

@@ -177,7 +177,7 @@ def wav2vec2() -> tuple[nn.Module, tuple[InputDeclaration, ...]]:
     ("build", "expected", "samples"),
     [
         (bert, {"batch": (0, None), "sequence": (0, 40)}, [(1, 1), (2, 17)]),
-        (gpt2, {"batch": (0, None), "sequence": (2, 64)}, [(1, 2), (2, 17)]),
+        (gpt2, {"batch": (0, None), "sequence": (0, 64)}, [(1, 1), (2, 17)]),
         (t5, {"batch": (0, None), "sequence": (2, None)}, [(1, 3), (2, 17)]),
         (vit, {"batch": (0, None)}, [(1, 3, 32, 32)]),
         (resnet, {"batch": (0, None), "height": (1, None), "width": (1, None)}, [(1, 3, 20, 9)]),

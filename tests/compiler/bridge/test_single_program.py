@@ -11,7 +11,7 @@ import torch
 from captured_programs import Program, assert_agrees
 from torch import Tensor, nn
 
-from dlcb.compiler.bridge.capture import load_program, trace
+from dlcb.compiler.bridge.capture import export, load_program
 from dlcb.compiler.bridge.generalize import Captured, generalize
 from dlcb.compiler.errors import CaptureError, ShapeError
 from dlcb.compiler.source import InputDeclaration, ModelSource
@@ -42,7 +42,7 @@ class Attention(nn.Module):
 
 
 def from_one_trace(module: nn.Module, **inputs: Tensor) -> Captured:
-    return generalize(ModelSource("lone", "1", program="lone.pt2"), trace(module, inputs))
+    return generalize(ModelSource("lone", "1", program="lone.pt2"), export(module, inputs))
 
 
 @pytest.mark.parametrize("sample", [(3, 7), (7, 7), (4, 4), (4, 8), (8, 4), (32, 32), (2, 40)])
@@ -93,7 +93,7 @@ def test_what_nothing_tells_apart_must_be_equal() -> None:
 def test_names_from_the_declaration_tie_dims_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "program.pt2"
     torch.export.save(
-        trace(Program(lambda x, y: x + y).eval(), {"x": torch.randn(3, 5), "y": torch.randn(3, 5)}), path
+        export(Program(lambda x, y: x + y).eval(), {"x": torch.randn(3, 5), "y": torch.randn(3, 5)}), path
     )
     declared = tuple(InputDeclaration(name, "float32", ("n", "m")) for name in ("x", "y"))
     program = generalize(ModelSource("file", "1", program=str(path), inputs=declared, dims={"n": (1, 8)}))

@@ -1,0 +1,117 @@
+"""ATen calls of a fake forward, met before PyTorch takes them apart. A call whose operands have been seen
+before, as in every further layer of a model, gives a result of the type it gave then, at a fraction of the
+time."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch._dispatch.python import no_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.schema_check_mode import SchemaCheckMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Unrecordable(Exception):
+    """Something that a plain list of calls cannot hold, or that needs torch.export to follow."""
+
+
+class FakeCalls(SchemaCheckMode):
+    """Runs each call under `mode`, within the Python dispatcher. Sizes are numbers, or `symbolic`.
+
+    (PyTorch admits three kinds of modes at this place; the one that checks schemas has a slot of its own in
+    which nothing else looks for it.)"""
+
+    def __init__(self, mode: FakeTensorMode, symbolic: bool) -> None:
+        TorchDispatchMode.__init__(self, torch._C.DispatchKey.PreDispatch)
+        self._mode, self._symbolic = mode, symbolic
+        self._known: dict[Hashable, torch.Tensor | tuple] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.call(func, args, kwargs or {})
+
+    def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """The result of one call; one seen before gives what that gave (symbolic), or a tensor like it."""
+        if self._symbolic and func in _CHANGE_A_SHAPE:
+            raise Unrecordable(f"{func} changes a shape in place")  # that of all who share the result
+        if self._symbolic and func in _LIKE_THE_FIRST and _is_dense_float(args[0]):
+            return args[0]
+        key = _key(func, args, kwargs)
+        if key is not None and (known := self._known.get(key)) is not None:
+            if isinstance(known, torch.Tensor):
+                return known
+            shape, stride, dtype, device = known
+            return torch.empty_strided(shape, stride, dtype=dtype, device=device)
+        with self._below():
+            result = func(*args, **kwargs)
+        if key is not None:
+            like = (result.shape, result.stride(), result.dtype, result.device)
+            self._known[key] = result if self._symbolic else like
+        return result
+
+    def _below(self) -> AbstractContextManager:
+        """Only symbolic sizes need PyTorch's operators taken apart in Python."""
+        return nullcontext() if self._symbolic else no_python_dispatcher()
+
+
+def _key(func: Any, args: tuple, kwargs: dict[str, Any]) -> Hashable | None:
+    """What decides a result's type; None for calls that do more than make one new tensor, or whose operands
+    are more than their types."""
+    if not isinstance(func, torch._ops.OpOverload) or not _makes_one_tensor(func):
+        return None
+    try:
+        key = (func, _describe(args), tuple((name, _describe(value)) for name, value in kwargs.items()))
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+# Elementwise: shape, strides and a floating type are the operand's.
+_LIKE_THE_FIRST = frozenset(
+    getattr(torch.ops.aten, name).default
+    for name in (
+        *("relu", "gelu", "silu", "mish", "hardswish", "hardsigmoid", "hardtanh", "relu6"),
+        *("leaky_relu", "elu", "sigmoid", "tanh", "dropout", "batch_norm"),
+    )
+)
+
+
+def _is_dense_float(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() and not any(isinstance(s, int) and s == 0 for s in tensor.stride())
+
+
+_CHANGE_A_SHAPE = frozenset(
+    getattr(getattr(torch.ops.aten, name), overload)
+    for name in (
+        *("resize_", "resize_as_", "squeeze_", "unsqueeze_", "t_", "transpose_", "swapaxes_", "swapdims_"),
+        *("as_strided_", "set_"),
+    )
+    for overload in getattr(torch.ops.aten, name).overloads()
+)
+_CARRY_VALUES = frozenset({torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default})
+
+
+def _makes_one_tensor(func: torch._ops.OpOverload) -> bool:
+    schema = func._schema
+    return (
+        not schema.is_mutable
+        and len(schema.returns) == 1
+        and str(schema.returns[0].type) == "Tensor"
+        and func not in _CARRY_VALUES
+        and torch.Tag.dynamic_output_shape not in func.tags
+        and torch.Tag.data_dependent_output not in func.tags
+    )
+
+
+def _describe(value: Any) -> Hashable:
+    if isinstance(value, torch.Tensor):
+        return (_describe(value.shape), _describe(value.stride()), value.dtype, value.device)
+    if isinstance(value, (list, tuple)):
+        return tuple(_describe(item) for item in value)
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return value.node.expr
+    return (type(value), value)

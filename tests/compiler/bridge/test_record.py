@@ -1,0 +1,78 @@
+"""The recorder against torch.export: the same calls at the same sizes, and honest where it cannot follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from captured_programs import Program
+from torch import Tensor, nn
+
+from dlcb.compiler.bridge import aten, capture
+from dlcb.compiler.bridge.record import Trace, Unrecordable, record
+
+
+class Block(nn.Module):
+    """Two equal layers, so that the second one's calls are known from the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(2))
+        self.register_buffer("shift", torch.ones(8), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            attended, _ = layer.self_attn(x, x, x, need_weights=False)
+            x = layer.norm1(x + attended)
+            x = layer.norm2(x + layer.linear2(torch.relu(layer.linear1(x))))
+        return x + self.shift
+
+
+def calls(trace: Trace) -> list[tuple[str, tuple[int, ...] | None]]:
+    found = []
+    for node in trace.nodes:
+        if node.op == "call_function" and str(node.target) not in aten.ASSERTIONS:
+            value = node.meta["val"]
+            found.append((str(node.target), tuple(value.shape) if hasattr(value, "shape") else None))
+    return found
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        Block(),
+        nn.Sequential(nn.Conv2d(5, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(1)),
+        Program(lambda x: torch.arange(x.shape[1]).view(1, -1, 1) + x.split(2, 1)[0]),
+        Program(lambda x: (x.transpose(1, 2).contiguous() + x.shape[0]).max(-1)[0]),
+    ],
+    ids=["attention", "convolution", "arange", "parts"],
+)
+def test_same_calls_as_torch_export(module: nn.Module) -> None:
+    module = module.eval().requires_grad_(False)
+    inputs = {"x": torch.zeros(3, 5, 8) if not isinstance(module, nn.Sequential) else torch.zeros(2, 5, 9, 7)}
+    recorded = record(module, tuple(inputs.values()), {}, ("x",))
+    exported = Trace.of(capture.export(module, inputs))
+    assert calls(recorded) == calls(exported)
+    assert recorded.user_inputs == ("x",)
+    for name, tensor in recorded.parameters.tensors.items():
+        assert tensor.data_ptr() == dict(module.state_dict(keep_vars=True), shift=tensor)[name].data_ptr()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[x > 0],
+        lambda x: x * x.sum().item(),
+        lambda x: x.clone().unsqueeze_(0),
+    ],
+    ids=["size known at run time", "value", "shape changed in place"],
+)
+def test_what_it_cannot_follow(function: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(Unrecordable), torch.no_grad():
+        record(Program(function).eval(), (torch.ones(3, 4),), {}, ("x",))
+
+
+def test_constants_are_values() -> None:
+    trace = record(Program(lambda x: x + torch.tensor([1.0, 2.0])).eval(), (torch.zeros(3, 2),), {}, ("x",))
+    assert [tensor.tolist() for tensor in trace.parameters.tensors.values()] == [[1.0, 2.0]]
