@@ -1,0 +1,107 @@
+"""A worker in this process, its two sockets held by the test: jobs are answered in order, and hot plans are recorded
+only while none waits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+from dlcb.compiler import InputDeclaration, ModelSource
+from dlcb.kernel_cache import open_store
+from dlcb.server.channel import Channel
+from dlcb.server.slots import SlotPool
+from dlcb.server.worker import Worker
+
+from . import eager_model
+from .test_lifecycle import until
+
+SOURCE = ModelSource(
+    name="sleepy",
+    version="1",
+    factory="eager_model:sleepy",
+    arguments={},
+    program=None,
+    weights=(),
+    inputs=(InputDeclaration("x", "float32", ("batch", "width")),),
+    outputs=("y",),
+    dims={},
+)
+
+
+class Front:
+    """The front's ends of a worker's sockets."""
+
+    def __init__(self, cache: Path, device: str) -> None:
+        self.jobs, theirs = Channel.pair()
+        control, worker_control = Channel.pair()
+        described = {"folder": str(cache), "bundle": None, "limit_bytes": 1 << 20, "remote": None}
+        options = {"backend": "tests.server.eager_model", "cache": described, "device": device}
+        self.worker = Worker(theirs, worker_control, options)
+        key = eager_model.compile_model(SOURCE, open_store(cache)).artifact_key
+        self.model = eager_model.load_model(SOURCE, key, open_store(cache))
+        self.worker._models[7] = self.model
+        self.others = (theirs, control, worker_control)
+        self.pool = SlotPool()
+        self.thread = threading.Thread(target=self.worker.serve)
+        self.thread.start()
+
+    def send(self, number: int, array: numpy.ndarray) -> None:
+        slot = self.pool.take(array.nbytes)
+        slot.view[: array.nbytes] = array.tobytes()
+        message: dict[str, Any] = {
+            "batch": number,
+            "model": 7,
+            "slot": slot.number,
+            "new": [slot.number],
+            "drop": [],
+            "free": [],
+            "inputs": [("x", "<f4", 0, array.nbytes, array.shape)],
+        }
+        self.jobs.send(message, [slot.file])
+
+    def reply(self) -> dict[str, Any]:
+        received = self.jobs.receive()
+        assert received is not None
+        return received[0]
+
+    def close(self) -> None:
+        self.jobs.close()
+        self.thread.join()
+        for end in self.others:
+            end.close()
+
+
+@pytest.fixture(params=["cpu", "cuda:0"])
+def front(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Front]:
+    front = Front(tmp_path, request.param)
+    yield front
+    front.close()
+
+
+def test_plans_are_recorded_when_no_job_waits_and_only_on_a_gpu(front: Front) -> None:
+    for number in range(3):
+        front.send(number, numpy.full((1, number + 1), 30.0, "float32"))
+    for number in range(3):
+        reply = front.reply()
+        assert reply["batch"] == number and reply["result"] == "miss"
+        assert reply["seconds"] > 0.03 and reply["output_seconds"] > 0
+        assert number == 2 or front.model.recorded == 0  # the next job was there already
+    if front.worker._device == "cpu":
+        front.send(3, numpy.zeros((1, 1), "float32"))
+        assert front.reply()["result"] == "hit"
+        assert front.model.recorded == 0
+    else:
+        until(lambda: front.model.recorded == 4)  # three shapes, and a look that finds no more
+        until(lambda: not front.worker._ran)
+
+
+def test_a_failing_job_is_a_reply_like_any_other(front: Front) -> None:
+    front.send(1, numpy.zeros((0, 1), "float32"))  # it has no largest value
+    assert front.reply()["error"]["kind"] == "model"
+    front.send(2, numpy.zeros((1, 1), "float32"))
+    assert front.reply()["outputs"][0][4] == [1, 1]
