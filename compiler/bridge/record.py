@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -75,7 +75,7 @@ class Trace:
     @property
     def outputs(self) -> Sequence[Any]:
         """What stands at each place of the flattened outputs: nodes, or constants."""
-        return self.nodes[-1].args[0]
+        return cast(Sequence[Any], self.nodes[-1].args[0])
 
 
 def record(
