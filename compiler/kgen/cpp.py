@@ -17,8 +17,8 @@ from dlcb.compiler.kgen.cstyle import ATOM, JOINS, Spelled, inside, tables
 from dlcb.compiler.kgen.lower import Lowering, Scope, identifier, identity
 from dlcb.compiler.kgen.schedule import beneath, extent, is_serial, kept_loops, worth_keeping
 
-_BLOCK_START = index("begin", ONE)  # stands for the block of lanes, in which accumulators live
-_BLOCK = {"flat": 4096, "column": 1024}  # lanes that one thread takes at a time
+BLOCK_START = index("begin", ONE)  # stands for the block of lanes, in which accumulators live
+BLOCK = {"flat": 2048, "column": 1024}  # lanes that one thread takes at a time
 _ROW_PART, _COLUMN_PART = 4096, 128  # elements that are summed in float32 before they join a sum in double
 _STRIP = 32  # elements of a row that are joined side by side: four vectors of eight
 _WORTH_A_THREAD = 32768  # elements; below, starting threads costs more than they save
@@ -57,8 +57,9 @@ class Cpp(Lowering):
         each = [e for e in self.nest.elements if e not in once]
         if each:
             scopes = self._nested(self.nest.inner, row)
-            self._store(each, scopes[-1])
+            after = self._store(each, scopes[-1])
             self._close(self.nest.inner, scopes, row, self._simd(scopes[-1]))
+            row.lines.extend(after)
         self._store(once, row)
         self._outermost(list(map(self._loop, self.nest.rows)), row)
 
@@ -67,13 +68,14 @@ class Cpp(Lowering):
         if lane is None:
             self._store(self.nest.elements, self.root)
             return
-        block = Scope(self.root, frozenset((*self.nest.rows, _BLOCK_START)))
+        block = Scope(self.root, frozenset((*self.nest.rows, BLOCK_START)))
         lanes = Scope(block, frozenset((lane,)))
-        self._store(self.nest.elements, lanes)
+        after = self._store(self.nest.elements, lanes)
         block.add([*self._simd(lanes), self._lane_loop()], lanes)
+        block.lines.extend(after)
         loops, before = [*map(self._loop, self.nest.rows)], list[str]()
         if self._blocked:
-            size, length = self._extent(lane), str(_BLOCK[self.nest.kind])
+            size, length = self._extent(lane), str(BLOCK[self.nest.kind])
             if self.nest.kind == "column":  # the wider the better, as long as no thread goes without work
                 rows = self._size(product(i.args[0] for i in self.nest.rows))
                 before = [f"const int64_t length = share({size}, threads, {rows}, {length});"]
@@ -94,7 +96,7 @@ class Cpp(Lowering):
     def _blocked(self) -> bool:
         """Are there more lanes than one thread takes at a time, as far as is known?"""
         size = self._lane.args[0]
-        return not size.is_const or size.value > _BLOCK[self.nest.kind]
+        return not size.is_const or size.value > BLOCK[self.nest.kind]
 
     def _outermost(self, loops: Sequence[str], scope: Scope, before: Sequence[str] = ()) -> None:
         """Write the loops that threads share; `before` are lines that need to know how many there are."""
@@ -196,10 +198,12 @@ class Cpp(Lowering):
     def _simd(scope: Scope, clauses: str = "") -> list[str]:
         return [] if scope.reports else [f"#pragma omp simd{clauses}"]
 
-    def _store(self, elements: Sequence[Element], scope: Scope) -> None:
+    def _store(self, elements: Sequence[Element], scope: Scope) -> list[str]:
+        """Add stores to `scope`; what must follow its loop is returned."""
         spelled = self.compute([root for e in elements for root in (e.scalar, e.offset)], scope)
         for element, value, offset in zip(elements, spelled[::2], spelled[1::2], strict=True):
             scope.lines.append(f"{self.results[element.value]}[{offset[0]}] = {value[0]};")
+        return []
 
     # ---- reductions ------------------------------------------------------------------------------
 
@@ -268,7 +272,7 @@ class Cpp(Lowering):
         bodies = self.compute([fold.args[0] for fold in folds], lanes)
         name = identifier(self._lane.value)
         length, here = (
-            (_BLOCK["column"], f"[{name} - begin]")
+            (BLOCK["column"], f"[{name} - begin]")
             if self._blocked
             else (self._extent(self._lane), f"[{name}]")
         )
@@ -303,7 +307,7 @@ class Cpp(Lowering):
     def _home(self, node: Expr, scope: Scope) -> Scope:
         # an accumulator for each lane lives outside the loop over lanes
         return scope.home(
-            (node.free - {self.nest.lane}) | {_BLOCK_START} if self._per_lane(node) else node.free
+            (node.free - {self.nest.lane}) | {BLOCK_START} if self._per_lane(node) else node.free
         )
 
     def kept(self) -> frozenset[Expr]:
@@ -311,11 +315,15 @@ class Cpp(Lowering):
 
     def keep(self, node: Expr) -> Spelled:
         (loop,) = kept_loops(self.nest)
-        number = len(self._rows_kept) + len(self._fresh_rows)
-        name, element = f"row{number}", self.type_name(node.dtype)
+        return f"{self.row_memory(self.type_name(node.dtype), loop)}[{identifier(loop.value)}]", ATOM
+
+    def row_memory(self, element: str, loop: Expr) -> str:
+        """The name of memory for what a loop over a row computes."""
+        name = self.fresh("row")
+        number = name.removeprefix("row")
         row = self.row if self.nest.rows else self.root
         row.lines.append(f"{element}* const {name} = scratch<{element}, {number}>({self._extent(loop)});")
-        return f"{name}[{identifier(loop.value)}]", ATOM
+        return name
 
     # ---- spelling --------------------------------------------------------------------------------
 
@@ -343,8 +351,8 @@ def _summed(fold: Expr) -> bool:
 
 
 def _side_by_side(folds: Sequence[Expr]) -> bool:
-    """Should neighbouring elements of a row be joined side by side, so that one addition need not wait for the
-    one before? Not where what is joined takes longer to compute than that wait."""
+    """Should neighbouring elements of a row be joined side by side, so that one addition need not wait for
+    the one before? Not where what is joined takes longer to compute than that wait."""
     count = folds[0].args[-1].args[0]
     dear = any(cost_of(node) >= TRANSCENDENTAL for fold in folds for node in beneath(fold.args[0]))
     return not dear and not (count.is_const and count.value < 2 * _STRIP)

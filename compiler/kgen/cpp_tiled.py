@@ -1,5 +1,5 @@
 """C++ kernels that read and write along different axes: a nest comes in, text goes out that moves tiles
-through a small buffer, so that memory is walked contiguously on both sides, however far apart its rows are."""
+through a small buffer, so that memory is walked contiguously on both sides, however far apart rows lie."""
 
 from __future__ import annotations
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
+from dlcb.compiler.dtype import FLOAT16
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import ONE, ZERO
-from dlcb.compiler.kgen import cpp, cpp_tiled, cuda, cuda_shared, prelude, variants
+from dlcb.compiler.kgen import cpp, cpp_half, cpp_tiled, cuda, cuda_shared, prelude, variants
 from dlcb.compiler.kgen.coords import Layouts, Scalars, infer
 from dlcb.compiler.kgen.kernel import BufferArgument, Kernel, KernelSet
 from dlcb.compiler.kgen.schedule import Nest, plan
@@ -56,7 +57,7 @@ def _bound(kernel: Kernel, scalars: Scalars) -> Kernel:
 
 
 def _cpp(operator: str, scalars: Scalars, nest: Nest, system: System) -> Iterable[Kernel]:
-    kind = cpp.Cpp if variants.crossed(nest) is None else cpp_tiled.Tiled
+    kind = _cpp_kind(scalars, nest)
     lowering = kind(nest, scalars.tensors, system)
     lines = lowering.run()
     name = _content_name(operator, cpp.function("", lowering, lines, nest.elements))
@@ -73,6 +74,12 @@ def _cpp(operator: str, scalars: Scalars, nest: Nest, system: System) -> Iterabl
         checks=tuple(lowering.checks),
         domain=nest.domain,
     )
+
+
+def _cpp_kind(scalars: Scalars, nest: Nest) -> type[cpp.Cpp]:
+    if variants.crossed(nest) is not None:
+        return cpp_tiled.Tiled
+    return cpp_half.Half if any(b.dtype is FLOAT16 for b in _buffers(scalars)) else cpp.Cpp
 
 
 def _cuda(operator: str, scalars: Scalars, nest: Nest, system: System) -> Iterable[Kernel]:

@@ -117,6 +117,8 @@ CPP = (
 template <typename F, typename I> FUNCTION F from_whole(I x) { return x == 0 ? F(0) : F(x); }
 enum class half_t : uint16_t {};    // enumerations, as loops that copy structures are not vectorised
 enum class bfloat_t : uint16_t {};
+using halves_t [[gnu::vector_size(16)]] = short;
+using floats_t [[gnu::vector_size(32)]] = float;
 FUNCTION float float_from(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 FUNCTION uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
 FUNCTION float float_of(bfloat_t x) { return float_from(uint32_t(x) << 16); }
@@ -135,6 +137,31 @@ FUNCTION half_t half_of(float x) {
     uint32_t small = bits_of(float_from(size) + 0.5f) - 0x3f000000;  // adding rounds to a multiple of 2^-24
     uint32_t large = size > 0x7f800000 ? 0x7e00 : 0x7c00;
     return half_t(sign | (size < 0x38800000 ? small : size >= 0x477ff000 ? large : normal));
+}
+// runs of half precision numbers to and from float32
+FUNCTION void widen(const half_t* from, int64_t count, float* to) {
+    int64_t at = 0;
+#ifdef __F16C__
+    for (; at + 8 <= count; at += 8) {
+        halves_t eight;
+        __builtin_memcpy(&eight, from + at, sizeof eight);
+        floats_t wide = __builtin_ia32_vcvtph2ps256(eight);
+        __builtin_memcpy(to + at, &wide, sizeof wide);
+    }
+#endif
+    for (; at < count; ++at) to[at] = float_of(from[at]);
+}
+FUNCTION void narrow(const float* from, int64_t count, half_t* to) {
+    int64_t at = 0;
+#ifdef __F16C__
+    for (; at + 8 <= count; at += 8) {
+        floats_t eight;
+        __builtin_memcpy(&eight, from + at, sizeof eight);
+        halves_t half = __builtin_ia32_vcvtps2ph256(eight, 0);
+        __builtin_memcpy(to + at, &half, sizeof half);
+    }
+#endif
+    for (; at < count; ++at) to[at] = half_of(from[at]);
 }
 FUNCTION float reciprocal_sqrt(float x) { return 1.0f / sqrtf(x); }
 FUNCTION double reciprocal_sqrt(double x) { return 1.0 / sqrt(x); }

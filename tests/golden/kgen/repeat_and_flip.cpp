@@ -1,10 +1,10 @@
-// flip_6dc97e48c175: m * n * 2 elements, grid 1
+// flip_8b807cc5d1c8: m * n * 2 elements, grid 1
 // size0: int64 1 - m * n
 // size1: int64 m
 // by0: magic64 m
 // size2: int64 0 - n
 // size3: int64 m * n * 2
-extern "C" void flip_6dc97e48c175(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+extern "C" void flip_8b807cc5d1c8(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
     float* __restrict__ out0 = static_cast<float*>(buffers[1]);
     const int64_t size0 = parameters[0];
@@ -16,8 +16,8 @@ extern "C" void flip_6dc97e48c175(void* const* buffers, const int64_t* parameter
     (void)buffers, (void)parameters, (void)status, (void)threads;
     if (size3 < 32768) threads = 1;
     #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
-    for (int64_t begin = 0; begin < size3; begin += 4096) {
-        const int64_t end = begin + 4096 < size3 ? begin + 4096 : size3;
+    for (int64_t begin = 0; begin < size3; begin += 2048) {
+        const int64_t end = begin + 2048 < size3 ? begin + 2048 : size3;
         #pragma omp simd
         for (int64_t i0 = begin; i0 < end; ++i0) {
             const int64_t p0 = i0 / 2;

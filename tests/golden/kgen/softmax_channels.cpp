@@ -1,10 +1,10 @@
-// exp_727ae0b0a7ca: n * 2 * (h * w) elements, grid 1
+// div_dc3fe94bb382: n * 2 * (h * w) elements, grid 1
 // size0: int64 h * w * 2
 // size1: int64 h * w
 // size2: int64 n
 // size3: int64 n * 2
 // size4: int64 h * n * w * 4
-extern "C" void exp_727ae0b0a7ca(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+extern "C" void div_dc3fe94bb382(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
     float* __restrict__ out0 = static_cast<float*>(buffers[1]);
     const int64_t size0 = parameters[0];
@@ -32,56 +32,25 @@ extern "C" void exp_727ae0b0a7ca(void* const* buffers, const int64_t* parameters
                 fold0[i2_3 - begin] = max_of(fold0[i2_3 - begin], v0);
             }
         }
-        const int64_t p3 = size1 * i1;
-        const int64_t p4 = p0 + p3;
-        #pragma omp simd
-        for (int64_t i2_3 = begin; i2_3 < end; ++i2_3) {
-            const float v1 = in0[p4 + i2_3];
-            out0[p4 + i2_3] = expf(v1 - fold0[i2_3 - begin]);
-        }
-    }
-}
-
-// div_e15cfec1388a: n * 2 * (h * w) elements, grid 1
-// size0: int64 h * w * 2
-// size1: int64 h * w
-// size2: int64 n
-// size3: int64 n * 2
-// size4: int64 h * n * w * 4
-extern "C" void div_e15cfec1388a(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
-    const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
-    float* __restrict__ out0 = static_cast<float*>(buffers[1]);
-    const int64_t size0 = parameters[0];
-    const int64_t size1 = parameters[1];
-    const int64_t size2 = parameters[2];
-    const int64_t size3 = parameters[3];
-    const int64_t size4 = parameters[4];
-    (void)buffers, (void)parameters, (void)status, (void)threads;
-    if (size4 < 32768) threads = 1;
-    const int64_t length = share(size1, threads, size3, 1024);
-    #pragma omp parallel for collapse(3) schedule(static) num_threads(threads) if (threads > 1)
-    for (int64_t i0 = 0; i0 < size2; ++i0)
-    for (int64_t i1 = 0; i1 < 2; ++i1)
-    for (int64_t begin = 0; begin < size1; begin += length) {
-        const int64_t end = begin + length < size1 ? begin + length : size1;
-        const int64_t p0 = size0 * i0;
         float sum0[1024];
         for (int64_t lane = 0; lane < 1024; ++lane) sum0[lane] = 0.0f;
         for (int64_t i1 = 0; i1 < 2; ++i1) {
-            const int64_t p1 = size1 * i1;
-            const int64_t p2 = p0 + p1;
+            const int64_t p3 = size1 * i1;
+            const int64_t p4 = p0 + p3;
             #pragma omp simd
             for (int64_t i2_3 = begin; i2_3 < end; ++i2_3) {
-                const float v0 = in0[p2 + i2_3];
-                sum0[i2_3 - begin] = sum0[i2_3 - begin] + v0;
+                const float v1 = in0[p4 + i2_3];
+                const float v2 = expf(v1 - fold0[i2_3 - begin]);
+                sum0[i2_3 - begin] = sum0[i2_3 - begin] + v2;
             }
         }
-        const int64_t p3 = size1 * i1;
-        const int64_t p4 = p0 + p3;
+        const int64_t p5 = size1 * i1;
+        const int64_t p6 = p0 + p5;
         #pragma omp simd
         for (int64_t i2_3 = begin; i2_3 < end; ++i2_3) {
-            const float v1 = in0[p4 + i2_3];
-            out0[p4 + i2_3] = v1 / sum0[i2_3 - begin];
+            const float v3 = in0[p6 + i2_3];
+            const float v4 = expf(v3 - fold0[i2_3 - begin]);
+            out0[p6 + i2_3] = v4 / sum0[i2_3 - begin];
         }
     }
 }
