@@ -11,6 +11,7 @@ from dlcb.compiler import BatchAxes, Signature, TensorSpec
 from dlcb.server.batch import group_of, owner_of_row, place, split, stack
 from dlcb.server.datatypes import DATATYPES
 from dlcb.server.errors import ModelFailed
+from dlcb.server.padding import Padding
 from dlcb.server.types import InferRequest, Tensor
 
 SPEC = TensorSpec("x", "float32", None)
@@ -46,6 +47,37 @@ def test_stack_then_split_gives_each_its_own(axis: int, rows: list[int]) -> None
         tensor = answer["y"]
         assert tensor.shape == array.shape
         assert bytes(tensor.data) == array.tobytes()
+
+
+@settings(deadline=None)  # a busy machine is no failure
+@given(
+    axes=st.sampled_from([(0, 1), (1, 0), (0, 2), (2, 1)]),
+    sizes=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1, max_size=6),
+)
+def test_padded_and_cut_again_each_is_its_own(axes: tuple[int, int], sizes: list[tuple[int, int]]) -> None:
+    axis, filled = axes
+    signature = Signature(
+        (SPEC,), (TensorSpec("y", "float32", None),), batch=BatchAxes("b", {"x": axis}, {"y": axis})
+    )
+    padding = Padding("n", "x", {"x": filled}, {"y": filled}, {"x": -7.0})
+    rows, lengths = [count for count, _length in sizes], [length for _count, length in sizes]
+    arrays = []
+    for number, (count, length) in enumerate(sizes):
+        shape = [2, 2, 2]
+        shape[axis], shape[filled] = count, length
+        arrays.append(numpy.random.default_rng(number).random(shape).astype("float32"))
+    requests = [request(x=array) for array in arrays]
+    assert len({group_of(one, signature.batch, padding) for one in requests}) == 1
+    (entry,), size = place(requests, signature, padding)
+    slot = memoryview(bytearray(max(size, 1)))
+    stack(requests, [entry], signature.batch, slot, padding)
+    data = slot[entry.offset : entry.offset + entry.size]
+    together = numpy.frombuffer(data, "<f4").reshape(entry.shape)
+    assert (together == -7.0).sum() == together.size - sum(array.size for array in arrays)
+    answers = split({"y": (entry.shape, data)}, rows, signature, padding, lengths)
+    for array, answer in zip(arrays, answers, strict=True):
+        assert answer["y"].shape == array.shape
+        assert bytes(answer["y"].data) == array.tobytes()
 
 
 def test_groups_agree_on_everything_but_rows() -> None:

@@ -1,5 +1,5 @@
-"""A worker in this process, its two sockets held by the test: jobs are answered in order, and hot plans are recorded
-only while none waits."""
+"""A worker in this process, its two sockets held by the test: jobs are answered in order, and hot plans are
+recorded only while none waits."""
 
 from __future__ import annotations
 
