@@ -95,6 +95,9 @@ class Exchange:
         self._send(self._connection.routes.failure(self._name, error))
 
     def _send(self, response: Response) -> None:
+        transport = self._connection.transport
+        if transport.is_closing():  # broken off meanwhile; `connection_lost` is on its way
+            return
         status, headers, body = response
         if status == 200 and len(headers) == 1 and headers[0] is JSON and self.keep_alive:
             head = _OK_JSON % len(body)
@@ -103,7 +106,6 @@ class Exchange:
             lines.append(b"content-length: %d\r\n" % len(body))
             lines.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
             head = b"".join(lines)
-        transport = self._connection.transport
         if len(body) <= COPIED:
             transport.write(head + body)
         else:

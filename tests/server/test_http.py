@@ -190,3 +190,14 @@ def test_bytes_that_are_no_http_get_an_error_in_words(connection: Connection) ->
     assert status == 400 and headers["content-type"] == "application/json"
     assert json.loads(content) == {"error": "the request is not HTTP"}
     assert connection.ended()
+
+
+def test_garbage_behind_a_request_that_runs_ends_only_its_connection(server: LiveServer) -> None:
+    with closing(Connection(server)) as first, closing(Connection(server)) as second:
+        first.send(request(body(100), model="sleepy"))
+        time.sleep(0.03)
+        first.send(b"\x00\x01 no request\r\n\r\n")
+        assert first.response()[0] == 400
+        assert first.ended()
+        second.send(request(body(4), model="sleepy"))
+        assert data_of(second.response()) == [4]
