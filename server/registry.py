@@ -146,12 +146,13 @@ class Registry:
     async def _bring_up(self, entry: Model, progress: Progress | None) -> ServedModel:
         source = entry.source(self.repository.folder)
         self._handles += 1
-        rate = entry.limits.requests_per_second
+        limits = self.repository.limits(entry)
+        rate = limits.requests_per_second
         model = ServedModel(
             handle=self._handles,
             source=source,
             batching=entry.batching,
-            limits=entry.limits,
+            limits=limits,
             cells=Cells(self._metrics, entry.name),
             rate=None if rate is None else TokenBucket(rate),
         )

@@ -5,7 +5,7 @@ a client.
 from __future__ import annotations
 
 from dlcb.server.errors import NotFound
-from dlcb.server.settings import Model, Settings
+from dlcb.server.settings import Limits, Model, Settings
 
 
 class Repository:
@@ -13,6 +13,7 @@ class Repository:
 
     def __init__(self, settings: Settings) -> None:
         self.folder = settings.folder
+        self._limits = settings.server.limits
         self._models: dict[str, list[Model]] = {}
         for model in settings.models:
             self._models.setdefault(model.name, []).append(model)
@@ -21,6 +22,11 @@ class Repository:
 
     def all(self) -> list[Model]:
         return [model for versions in self._models.values() for model in versions]
+
+    def limits(self, entry: Model) -> Limits:
+        """A model's own limits, and the server's where it names none."""
+        own = {name: getattr(entry.limits, name) for name in entry.limits.model_fields_set}
+        return self._limits.model_copy(update=own)
 
     def has(self, name: str) -> bool:
         return name in self._models

@@ -40,7 +40,8 @@ class Section(BaseModel):
 
 
 class Limits(Section):
-    """Bounds on what clients may ask of one model or, under `server`, of the process."""
+    """Bounds on what clients may ask. Under `server` they hold for every model that names none of its own;
+    `inflight_bytes` counts over all models and stands there only."""
 
     body_bytes: int = Field(64 << 20, gt=0, description="largest request body, also after decompression")
     queue_requests: int = Field(
@@ -49,9 +50,7 @@ class Limits(Section):
     inflight_bytes: int = Field(1 << 30, gt=0, description="bytes of accepted and unanswered requests")
     timeout_ms: float | None = Field(None, gt=0, description="deadline of requests that name none")
     requests_per_second: float | None = Field(
-        None,
-        gt=0,
-        description="of one model, whoever asks; more get 429. Not under `server`: see keys.groups",
+        None, gt=0, description="of one model, whoever asks; more get 429"
     )
 
 

@@ -12,6 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from dlcb.server.errors import ConfigError
+from dlcb.server.repository import Repository
 from dlcb.server.settings import Batching, Cache, Input, Keys, Limits, Model, Server, read
 
 QUICKSTART = Path(__file__).parents[2] / "configs" / "quickstart.yaml"
@@ -101,3 +102,21 @@ def test_the_quickstart_file_explains_every_key() -> None:
     sections: tuple[type[BaseModel], ...] = (Server, Cache, Limits, Keys, Batching, Input, Model)
     keys = {name for section in sections for name in section.model_fields}
     assert {key for key in keys if not re.search(rf"^[\s#-]*{key}:", text, re.MULTILINE)} == set()
+
+
+def test_a_model_has_the_server_s_limits_where_it_names_none(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        """
+server: {limits: {timeout_ms: 70, queue_requests: 3}}
+models:
+  - name: m
+    factory: a:b
+    inputs: [{name: x, datatype: FP32, shape: [n]}]
+    outputs: [y]
+    limits: {queue_requests: 5}
+"""
+    )
+    found = read(path)
+    limits = Repository(found).limits(found.models[0])
+    assert (limits.timeout_ms, limits.queue_requests, limits.body_bytes) == (70, 5, 64 << 20)
