@@ -1,5 +1,6 @@
 """What the Makefile promises and can be checked without installing: what is missing is said in one line."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -9,8 +10,15 @@ ROOT = Path(__file__).parents[1]
 
 
 def make(*arguments: str) -> subprocess.CompletedProcess[str]:
+    # the tests themselves may run under make, which hands down its level and its variables
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     return subprocess.run(
-        ["make", "--no-print-directory", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        ["make", "--no-print-directory", *arguments],
+        cwd=ROOT,
+        env={**outside, "MFLAGS": ""},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
