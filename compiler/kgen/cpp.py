@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dlcb.compiler.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
-from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.dag import Expr, toposort
 from dlcb.compiler.expr.node import ONE, index, product
 from dlcb.compiler.expr.ops import TRANSCENDENTAL, cost_of
 from dlcb.compiler.kgen.coords import Element
@@ -21,7 +21,8 @@ BLOCK_START = index("begin", ONE)  # stands for the block of lanes, in which acc
 BLOCK = {"flat": 2048, "column": 1024}  # lanes that one thread takes at a time
 _ROW_PART, _COLUMN_PART = 4096, 128  # elements that are summed in float32 before they join a sum in double
 _STRIP = 32  # elements of a row that are joined side by side: four vectors of eight
-_WORTH_A_THREAD = 32768  # elements; below, starting threads costs more than they save
+# elements, plain ones and such as call a function; with fewer, starting threads costs more than they save
+_WORTH_A_THREAD, _DEAR_AND_WORTH_IT = 16384, 4096
 _SIGNATURE = "void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads"
 _CLAUSES = {"sum": "+", "prod": "*", "max": "greatest", "min": "least", "any": "|", "all": "&"}
 
@@ -104,8 +105,9 @@ class Cpp(Lowering):
             if scope is not self.root:
                 self.root.lines.extend(scope.lines)
             return
-        work = self.nest.work()
-        self.root.lines.append(f"if ({self._size(work)} < {_WORTH_A_THREAD}) threads = 1;")
+        dear = any(cost_of(n) >= TRANSCENDENTAL for n in toposort(e.scalar for e in self.nest.elements))
+        least = _DEAR_AND_WORTH_IT if dear else _WORTH_A_THREAD
+        self.root.lines.append(f"if ({self._size(self.nest.work())} < {least}) threads = 1;")
         self.root.lines.extend(before)
         collapse = f" collapse({len(loops)})" if len(loops) > 1 else ""
         pragma = f"#pragma omp parallel for{collapse} schedule(static) num_threads(threads) if (threads > 1)"

@@ -1,15 +1,15 @@
-// sum_eaa3228cb0b6: m elements, grid 1
+// sum_c723802108c8: m elements, grid 1
 // size0: int64 m
 // size1: int64 n
 // size2: int64 m * n
-extern "C" void sum_eaa3228cb0b6(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+extern "C" void sum_c723802108c8(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
     float* __restrict__ out0 = static_cast<float*>(buffers[1]);
     const int64_t size0 = parameters[0];
     const int64_t size1 = parameters[1];
     const int64_t size2 = parameters[2];
     (void)buffers, (void)parameters, (void)status, (void)threads;
-    if (size2 < 32768) threads = 1;
+    if (size2 < 16384) threads = 1;
     const int64_t length = share(size0, threads, 1, 1024);
     #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
     for (int64_t begin = 0; begin < size0; begin += length) {

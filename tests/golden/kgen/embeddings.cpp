@@ -1,15 +1,15 @@
-// embedding_8b204ed66026: s * 96 elements, grid 1
+// embedding_a6332c5a27b6: s * 96 elements, grid 1
 // size0: int64 s
 // size1: int64 s * 96
 // checks positions in 0 .. 32
-extern "C" void embedding_8b204ed66026(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+extern "C" void embedding_a6332c5a27b6(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
     const int64_t* __restrict__ in1 = static_cast<const int64_t*>(buffers[1]);
     float* __restrict__ out0 = static_cast<float*>(buffers[2]);
     const int64_t size0 = parameters[0];
     const int64_t size1 = parameters[1];
     (void)buffers, (void)parameters, (void)status, (void)threads;
-    if (size1 < 32768) threads = 1;
+    if (size1 < 16384) threads = 1;
     #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
     for (int64_t i1 = 0; i1 < size0; ++i1) {
         const int64_t p0 = in1[i1];
@@ -27,13 +27,13 @@ extern "C" void embedding_8b204ed66026(void* const* buffers, const int64_t* para
     }
 }
 
-// add_736d0ad1fdce: b * s * 96 elements, grid 1
+// add_b9e6af50be87: b * s * 96 elements, grid 1
 // size0: int64 s
 // size1: int64 s * 96
 // size2: int64 b
 // size3: int64 b * s * 192
 // checks ids in 0 .. 50
-extern "C" void add_736d0ad1fdce(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+extern "C" void add_b9e6af50be87(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
     const int64_t* __restrict__ in1 = static_cast<const int64_t*>(buffers[1]);
     const float* __restrict__ in2 = static_cast<const float*>(buffers[2]);
@@ -45,7 +45,7 @@ extern "C" void add_736d0ad1fdce(void* const* buffers, const int64_t* parameters
     const int64_t size2 = parameters[2];
     const int64_t size3 = parameters[3];
     (void)buffers, (void)parameters, (void)status, (void)threads;
-    if (size3 < 32768) threads = 1;
+    if (size3 < 16384) threads = 1;
     #pragma omp parallel for collapse(2) schedule(static) num_threads(threads) if (threads > 1)
     for (int64_t i0 = 0; i0 < size2; ++i0)
     for (int64_t i1 = 0; i1 < size0; ++i1) {

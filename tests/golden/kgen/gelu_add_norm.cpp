@@ -1,7 +1,7 @@
-// add_c4d38b9ef6b8: b * s * 768 elements, grid 1
+// add_ae78959c3454: b * s * 768 elements, grid 1
 // size0: int64 b * s
 // size1: int64 b * s * 1536
-extern "C" void add_c4d38b9ef6b8(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+extern "C" void add_ae78959c3454(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
     const float* __restrict__ in1 = static_cast<const float*>(buffers[1]);
     const float* __restrict__ in2 = static_cast<const float*>(buffers[2]);
@@ -10,7 +10,7 @@ extern "C" void add_c4d38b9ef6b8(void* const* buffers, const int64_t* parameters
     const int64_t size0 = parameters[0];
     const int64_t size1 = parameters[1];
     (void)buffers, (void)parameters, (void)status, (void)threads;
-    if (size1 < 32768) threads = 1;
+    if (size1 < 4096) threads = 1;
     #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
     for (int64_t i0_1 = 0; i0_1 < size0; ++i0_1) {
         const int64_t p0 = i0_1 * 768;

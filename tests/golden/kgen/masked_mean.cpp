@@ -1,9 +1,9 @@
-// sum_5c08d4170862: b * 40 elements, grid 1
+// sum_6c7f49ca9018: b * 40 elements, grid 1
 // size0: int64 s
 // size1: int64 s * 40
 // size2: int64 b
 // size3: int64 b * s * 40
-extern "C" void sum_5c08d4170862(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+extern "C" void sum_6c7f49ca9018(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const int64_t* __restrict__ in0 = static_cast<const int64_t*>(buffers[0]);
     const float* __restrict__ in1 = static_cast<const float*>(buffers[1]);
     float* __restrict__ out0 = static_cast<float*>(buffers[2]);
@@ -12,7 +12,7 @@ extern "C" void sum_5c08d4170862(void* const* buffers, const int64_t* parameters
     const int64_t size2 = parameters[2];
     const int64_t size3 = parameters[3];
     (void)buffers, (void)parameters, (void)status, (void)threads;
-    if (size3 < 32768) threads = 1;
+    if (size3 < 16384) threads = 1;
     #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
     for (int64_t i0 = 0; i0 < size2; ++i0) {
         const int64_t p0 = size0 * i0;
@@ -45,11 +45,11 @@ extern "C" void sum_5c08d4170862(void* const* buffers, const int64_t* parameters
     }
 }
 
-// div_8a1112b6a2f1: b * 40 elements, grid 1
+// div_5011fea70739: b * 40 elements, grid 1
 // size0: int64 s
 // size1: int64 b
 // size2: int64 b * 80
-extern "C" void div_8a1112b6a2f1(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+extern "C" void div_5011fea70739(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const int64_t* __restrict__ in0 = static_cast<const int64_t*>(buffers[0]);
     const float* __restrict__ in1 = static_cast<const float*>(buffers[1]);
     float* __restrict__ out0 = static_cast<float*>(buffers[2]);
@@ -57,7 +57,7 @@ extern "C" void div_8a1112b6a2f1(void* const* buffers, const int64_t* parameters
     const int64_t size1 = parameters[1];
     const int64_t size2 = parameters[2];
     (void)buffers, (void)parameters, (void)status, (void)threads;
-    if (size2 < 32768) threads = 1;
+    if (size2 < 16384) threads = 1;
     #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
     for (int64_t i0 = 0; i0 < size1; ++i0) {
         const int64_t p0 = size0 * i0;

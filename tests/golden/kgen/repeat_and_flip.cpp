@@ -1,10 +1,10 @@
-// flip_8b807cc5d1c8: m * n * 2 elements, grid 1
+// flip_b5b633f3662e: m * n * 2 elements, grid 1
 // size0: int64 1 - m * n
 // size1: int64 m
 // by0: magic64 m
 // size2: int64 0 - n
 // size3: int64 m * n * 2
-extern "C" void flip_8b807cc5d1c8(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+extern "C" void flip_b5b633f3662e(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
     float* __restrict__ out0 = static_cast<float*>(buffers[1]);
     const int64_t size0 = parameters[0];
@@ -14,7 +14,7 @@ extern "C" void flip_8b807cc5d1c8(void* const* buffers, const int64_t* parameter
     const int64_t size2 = parameters[4];
     const int64_t size3 = parameters[5];
     (void)buffers, (void)parameters, (void)status, (void)threads;
-    if (size3 < 32768) threads = 1;
+    if (size3 < 16384) threads = 1;
     #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
     for (int64_t begin = 0; begin < size3; begin += 2048) {
         const int64_t end = begin + 2048 < size3 ? begin + 2048 : size3;

@@ -1,10 +1,10 @@
-// div_dc3fe94bb382: n * 2 * (h * w) elements, grid 1
+// div_8308404fdd32: n * 2 * (h * w) elements, grid 1
 // size0: int64 h * w * 2
 // size1: int64 h * w
 // size2: int64 n
 // size3: int64 n * 2
 // size4: int64 h * n * w * 4
-extern "C" void div_dc3fe94bb382(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+extern "C" void div_8308404fdd32(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
     float* __restrict__ out0 = static_cast<float*>(buffers[1]);
     const int64_t size0 = parameters[0];
@@ -13,7 +13,7 @@ extern "C" void div_dc3fe94bb382(void* const* buffers, const int64_t* parameters
     const int64_t size3 = parameters[3];
     const int64_t size4 = parameters[4];
     (void)buffers, (void)parameters, (void)status, (void)threads;
-    if (size4 < 32768) threads = 1;
+    if (size4 < 4096) threads = 1;
     const int64_t length = share(size1, threads, size3, 1024);
     #pragma omp parallel for collapse(3) schedule(static) num_threads(threads) if (threads > 1)
     for (int64_t i0 = 0; i0 < size2; ++i0)
