@@ -3,10 +3,16 @@ or whose row refuses, becomes an eager node."""
 
 from __future__ import annotations
 
-from dlcb.compiler.bridge import aten_network, aten_pointwise, aten_reduce, aten_shape
+from dlcb.compiler.bridge import aten_network, aten_pointwise, aten_reduce, aten_shape, aten_write
 from dlcb.compiler.bridge.emit import Row
 
-ROWS: dict[str, Row] = {**aten_pointwise.ROWS, **aten_shape.ROWS, **aten_reduce.ROWS, **aten_network.ROWS}
+ROWS: dict[str, Row] = {
+    **aten_pointwise.ROWS,
+    **aten_shape.ROWS,
+    **aten_reduce.ROWS,
+    **aten_network.ROWS,
+    **aten_write.ROWS,
+}
 
 # Checks that tracing leaves behind. They state facts of the trace (a type, a device) and compute nothing.
 ASSERTIONS = frozenset(

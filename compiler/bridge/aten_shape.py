@@ -159,7 +159,7 @@ def _repeat_interleave(
 # ---- cut and join ----------------------------------------------------------------------------------
 
 
-def _bound(e: Emit, position: Size | None, extent: Expr, otherwise: Expr) -> Expr:
+def bound_of(e: Emit, position: Size | None, extent: Expr, otherwise: Expr) -> Expr:
     """One end of a slice as a position from the front. An end that the traces never saw clamped must not
     be clamped, where it follows an input or is the first or last element; other constants are clamped as
     Python clamps them."""
@@ -179,12 +179,12 @@ def _bound(e: Emit, position: Size | None, extent: Expr, otherwise: Expr) -> Exp
     return place
 
 
-def _slice(
+def slice_of(
     e: Emit, x: Value, axis: int = 0, start: Size | None = None, stop: Size | None = None, step: int = 1
 ) -> Value:
     axis = e.axis(axis, x.rank)
     extent = x.shape[axis]
-    first, last = _bound(e, start, extent, ZERO), _bound(e, stop, extent, extent)
+    first, last = bound_of(e, start, extent, ZERO), bound_of(e, stop, extent, extent)
     if first is ZERO and last is extent and step == 1:
         return x
     return e.apply(
@@ -193,7 +193,7 @@ def _slice(
 
 
 def _narrow(e: Emit, x: Value, axis: int, start: Size, length: Size) -> Value:
-    return _slice(e, x, axis, start, as_expr(start) + length)
+    return slice_of(e, x, axis, start, as_expr(start) + length)
 
 
 def _select(e: Emit, x: Value, axis: int, index: Size) -> Value:
@@ -488,7 +488,7 @@ ROWS: dict[str, Row] = {
     "aten.repeat.default": _repeat,
     "aten.tile.default": _tile,
     "aten.repeat_interleave.self_int": _repeat_interleave,
-    "aten.slice.Tensor": _slice,
+    "aten.slice.Tensor": slice_of,
     "aten.narrow.default": _narrow,
     "aten.select.int": _select,
     "aten.unbind.int": _unbind,

@@ -227,6 +227,14 @@ PROGRAMS: list[tuple[Callable[..., object], tuple[Tensor, ...]]] = [
     (lambda x: x.log_softmax(-1), (X,)),
     (lambda x: x.cumsum(1), (X,)),
     (lambda x: x.cumsum(-1), (MASK,)),
+    # writes and einsum
+    (lambda x: torch.select_scatter(x, x[:, 0] * 2, 1, -1), (X,)),
+    (lambda x: torch.slice_scatter(x, x[:, 1:3] * 2, 1, 1, 3), (X,)),
+    (lambda x: torch.slice_scatter(x, x[:, :9] + 1, 1, 0, 9), (X,)),
+    (lambda x, y: torch.einsum("bij,bkj->bik", x, y), (X, X + 1)),
+    (lambda x, y: torch.einsum("bij,jk->kbi", x, y), (X, X[0].T)),
+    (lambda x, y: torch.einsum("i,j->ij", x, y), (X[0, 0], X[0, 1])),
+    (lambda x, y: torch.einsum("bij,bij->b", x, y), (X, X + 1)),
     # networks
     (F.linear, (X, torch.ones(5, 4) / 3, torch.ones(5))),
     (F.linear, (X, torch.ones(5, 4))),

@@ -29,7 +29,9 @@ class Block(nn.Module):
         return x + self.shift
 
 
-_IDENTITIES = aten.ASSERTIONS | {"aten.contiguous.default"}  # torch.export leaves out those that change nothing
+_IDENTITIES = aten.ASSERTIONS | {
+    "aten.contiguous.default"
+}  # torch.export leaves out those that change nothing
 
 
 def calls(trace: Trace) -> list[tuple[str, tuple[int, ...] | None]]:

@@ -1,0 +1,78 @@
+"""Writes into part of a tensor, in functional form: the result is put together from what stays and what is
+written. Also einsum, as a matrix product of its operands' permuted axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dlcb.compiler.bridge.aten_shape import bound_of, slice_of
+from dlcb.compiler.bridge.emit import Emit, Row, Size
+from dlcb.compiler.errors import UnsupportedOperator
+from dlcb.compiler.expr.node import ZERO, as_expr, product
+from dlcb.compiler.ir import ops
+from dlcb.compiler.ir.graph import Value
+
+
+def _select_scatter(e: Emit, x: Value, source: Value, axis: int, index: Size) -> Value:
+    axis = e.axis(axis, x.rank)
+    at = as_expr(index) + x.shape[axis] if isinstance(index, int) and index < 0 else as_expr(index)
+    e.require(ZERO <= at, f"index {at!r}")
+    e.require(at < x.shape[axis], f"index {at!r} on an axis of {x.shape[axis]!r}")
+    return _between(e, x, e.unsqueeze(e.cast(source, x.dtype), axis), axis, at, at + 1)
+
+
+def _slice_scatter(
+    e: Emit,
+    x: Value,
+    source: Value,
+    axis: int = 0,
+    start: Size | None = None,
+    stop: Size | None = None,
+    step: int = 1,
+) -> Value:
+    if step != 1:
+        raise UnsupportedOperator(f"a write with step {step}", node=e.operator)
+    axis = e.axis(axis, x.rank)
+    extent = x.shape[axis]
+    first, last = bound_of(e, start, extent, ZERO), bound_of(e, stop, extent, extent)
+    return _between(e, x, e.cast(source, x.dtype), axis, first, last)
+
+
+def _between(e: Emit, x: Value, part: Value, axis: int, first: Size, last: Size) -> Value:
+    """`part` in place of x[first:last] along an axis."""
+    before = slice_of(e, x, axis, ZERO, first) if first is not ZERO else None
+    after = slice_of(e, x, axis, last, None) if last is not x.shape[axis] else None
+    return e.concat([piece for piece in (before, part, after) if piece is not None], axis)
+
+
+def _einsum(e: Emit, equation: str, operands: Sequence[Value], path: object = None) -> Value:
+    """Two operands, every label once in each: batch labels are in both and in the result, inner labels in
+    both only, the others in one and in the result."""
+    terms, arrow, result = equation.replace(" ", "").partition("->")
+    labels = terms.split(",")
+    if len(operands) != 2 or len(labels) != 2 or not arrow or "." in equation:
+        raise UnsupportedOperator(f"the equation {equation!r}", node=e.operator)
+    (a, b), (left, right) = operands, labels
+    batch = [c for c in left if c in right and c in result]
+    inner = [c for c in left if c in right and c not in result]
+    rows, columns = [c for c in left if c not in right], [c for c in right if c not in left]
+    once = all(len(set(term)) == len(term) for term in (left, right, result))
+    if not once or set(result) != {*batch, *rows, *columns}:
+        raise UnsupportedOperator(f"the equation {equation!r}", node=e.operator)
+    sizes = dict(zip(left, a.shape, strict=True))
+    for label, size in zip(right, b.shape, strict=True):
+        sizes[label] = e.equal(sizes[label], size, f"label {label}") if label in sizes else size
+    lead = [sizes[c] for c in batch]
+    m, k, n = (product([sizes[c] for c in group]) for group in (rows, inner, columns))
+    a = e.reshape(e.permute(a, [left.index(c) for c in (*batch, *rows, *inner)]), (*lead, m, k))
+    b = e.reshape(e.permute(b, [right.index(c) for c in (*batch, *inner, *columns)]), (*lead, k, n))
+    made = e.reshape(e.apply(ops.matmul, a, b), [sizes[c] for c in (*batch, *rows, *columns)])
+    order = [*batch, *rows, *columns]
+    return e.permute(made, [order.index(c) for c in result])
+
+
+ROWS: dict[str, Row] = {
+    "aten.select_scatter.default": _select_scatter,
+    "aten.slice_scatter.default": _slice_scatter,
+    "aten.einsum.default": _einsum,
+}
