@@ -15,7 +15,7 @@ from dlcb.compiler.artifact import Artifact
 from dlcb.compiler.bridge.capture import load_module, load_program
 from dlcb.compiler.bridge.generalize import Captured, generalize
 from dlcb.compiler.build import build_unit
-from dlcb.compiler.build.toolchain import calls
+from dlcb.compiler.build.toolchain import calls, toolchain
 from dlcb.compiler.check import check
 from dlcb.compiler.describe import any_rank_signature, describe_report, describe_signature
 from dlcb.compiler.errors import ArtifactError
@@ -120,6 +120,7 @@ def _compile(
     source: ModelSource, store: Store, options: CompileOptions, clock: Clock
 ) -> tuple[str, Artifact]:
     before = calls.total
+    _ = toolchain(options.target, options).version  # a missing compiler is said at once, not after tracing
     with clock("capture"):
         module = load_program(source.program) if source.program else load_module(source)
     with clock("generalise"):

@@ -15,6 +15,7 @@ from dlcb.compiler.errors import UnknownName
 
 Call = Callable[[], object]
 
+_SETTLED = 4  # calls after which torch.compile records nothing more at a shape
 _HOT = 10  # calls after which a plan is hot
 
 
@@ -66,7 +67,10 @@ class TorchCompile:
 
     def prepare(self, inputs: Sequence[torch.Tensor]) -> Call:
         start = time.perf_counter()
-        self._call(*inputs)
+        # Not one call: the first compiles, the next ones record graphs, and recording clears cuBLAS workspaces
+        # that graphs of others, recorded before, would still write to.
+        for _ in range(_SETTLED):
+            self._call(*inputs)
         if inputs and inputs[0].is_cuda:
             torch.cuda.synchronize()
         self.seconds += time.perf_counter() - start
