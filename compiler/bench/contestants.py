@@ -67,8 +67,8 @@ class TorchCompile:
 
     def prepare(self, inputs: Sequence[torch.Tensor]) -> Call:
         start = time.perf_counter()
-        # Not one call: the first compiles, the next ones record graphs, and recording clears cuBLAS workspaces
-        # that graphs of others, recorded before, would still write to.
+        # Not one call: the first compiles, the next ones record graphs, and recording clears cuBLAS
+        # workspaces that graphs of others, recorded before, would still write to.
         for _ in range(_SETTLED):
             self._call(*inputs)
         if inputs and inputs[0].is_cuda:

@@ -137,7 +137,7 @@ def _measure(
     row.seconds = {name: timing.seconds for name, timing in timings.items()}
     row.spread = {name: timing.spread for name, timing in timings.items()}
     if device == "cuda":
-        # a graph's memory lies in a pool of its own, taken when it was recorded: without graphs all of it shows
+        # a graph's memory lies in a pool, taken when it was recorded: without graphs all of it shows
         row.peak_bytes = {c.name: _peak(c.prepare(tensors)) for c in contestants if c.name in _WITH_PEAK}
     return row
 
