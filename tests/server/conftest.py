@@ -64,7 +64,7 @@ def start_server(config: Path, cache: Path, *options: str) -> LiveServer:
     """Start a server and wait for its "ready" line; an early end raises RuntimeError with what it printed."""
     environment = {
         **os.environ,
-        "PYTHONPATH": str(HERE),
+        "PYTHONPATH": os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(HERE)))),
         "DLCB_CACHE": str(cache),
         "PYTHONWARNINGS": "default",
     }
