@@ -16,7 +16,7 @@ from dlcb.compiler.ir.graph import Value
 def _select_scatter(e: Emit, x: Value, source: Value, axis: int, index: Size) -> Value:
     axis = e.axis(axis, x.rank)
     at = as_expr(index) + x.shape[axis] if isinstance(index, int) and index < 0 else as_expr(index)
-    e.require(ZERO <= at, f"index {at!r}")
+    e.require(at >= ZERO, f"index {at!r}")
     e.require(at < x.shape[axis], f"index {at!r} on an axis of {x.shape[axis]!r}")
     return _between(e, x, e.unsqueeze(e.cast(source, x.dtype), axis), axis, at, at + 1)
 
