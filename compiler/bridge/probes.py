@@ -27,7 +27,7 @@ Bindings = Mapping[str, int]  # size variable -> value
 _LADDER = ((1, 5, 13), (1, 34, 61), (32, 2, 7), (100, 2, 9), (224, 2, 4), (1, 700, 1300), (1, 5000, 9000))
 _BATCH = (2, 9)
 _LARGEST_SAMPLE = 1 << 26  # elements
-_SAME_REFUSALS = 4
+_SAME_REFUSALS = 10  # at images of a few hundred pixels, too
 _REFUSALS = 24  # traces that may fail before the program counts as one that cannot be traced
 
 
