@@ -95,6 +95,10 @@ def _changes_in_place(node: torch.fx.Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     if node.op != "call_function" or schema is None or not schema.is_mutable:
         return False
+    if node.target is torch.ops.aten.detach_.default:
+        return False
+    if node.target is torch.ops.aten.dropout_.default and node.args[2] is False:
+        return False
     written = node.args[0] if node.args else None
     fresh = isinstance(written, torch.fx.Node) and len(written.users) == 1 and not _is_view(written)
     return not fresh
