@@ -195,7 +195,10 @@ class Endpoints:
 
 def _object(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise BadRequest("the body, and 'parameters' and 'shapes' in it, must be JSON objects")
+        raise BadRequest(
+            "the body must be a JSON object, and so must 'parameters' and 'shapes' in it, "
+            'for example {"shapes": {"input_ids": [1, 7]}}'
+        )
     return value
 
 

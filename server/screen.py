@@ -45,6 +45,9 @@ class Terminal:
         self._bars.stop()
         self._out.print(f"ready at {url}", markup=False)
 
+    def stopping(self, seconds: float) -> None:
+        self._out.print(f"stopping: serves {seconds:g} s more; once again ends it at once", markup=False)
+
     def failed(self, line: str) -> None:
         self._bars.stop()
         self._error.print(f"dlcb: {' '.join(line.split())}", markup=False)

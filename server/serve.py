@@ -52,6 +52,8 @@ class Screen(Protocol):
 
     def ready(self, url: str) -> None: ...
 
+    def stopping(self, seconds: float) -> None: ...
+
     def failed(self, line: str) -> None: ...
 
 
@@ -187,6 +189,7 @@ async def _serve(settings: Settings, store: LayeredStore, screen: Screen, log_le
             screen.ready(_url(settings, listener))
             counting = asyncio.ensure_future(front.keep_counting())
             await asyncio.wait({stopping, door}, return_when=asyncio.FIRST_COMPLETED)
+            screen.stopping(settings.server.grace_seconds)
             await asyncio.sleep(settings.server.grace_seconds)
         else:
             up.cancel()

@@ -61,8 +61,8 @@ def trace(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
             recorded = record(module, arguments, keywords, tuple(inputs))
             if not any(_changes_in_place(node) for node in recorded.nodes):
                 return recorded
-        except Unrecordable:
-            pass
+        except (Unrecordable, AttributeError, NotImplementedError):
+            pass  # PyTorch's own hooks, which the recorder uses, differ between its versions
     return Trace.of(export(module, inputs))
 
 

@@ -97,12 +97,17 @@ class Emit:
     # ---- axes and sizes ----------------------------------------------------------------------------
 
     def axis(self, axis: int, rank: int) -> int:
-        """The non-negative axis that PyTorch means; rank 0 counts as 1."""
-        return axis % max(rank, 1)
+        """The non-negative axis that PyTorch means. UnsupportedOperator for a tensor without axes, where
+        PyTorch takes -1 and 0 all the same."""
+        if rank == 0:
+            raise UnsupportedOperator(
+                f"{self.operator}: axis {axis} of a tensor of rank 0", stage="generalize"
+            )
+        return axis % rank
 
     def axes(self, axes: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
         """Sorted axes; None and the empty list mean all."""
-        if axes is None or (not isinstance(axes, int) and not axes):
+        if rank == 0 or axes is None or (not isinstance(axes, int) and not axes):
             return tuple(range(rank))
         return tuple(sorted({self.axis(axis, rank) for axis in ((axes,) if isinstance(axes, int) else axes)}))
 

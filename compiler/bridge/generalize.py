@@ -144,6 +144,7 @@ class _Search:
         self.limits: dict[str, Limit] = {}
         self.kept: list[Branch] = []  # branches that the graph is valid within
         self.ties: list[Expr] = []  # equalities of dims without which the program fails
+        self.joined: list[dict[str, int]] = []  # sizes at which dims that otherwise move together broadcast
         self.refused: list[Branch] = []  # those of them beyond which the program itself fails
 
     def run(self) -> Captured:
@@ -179,7 +180,8 @@ class _Search:
                 self.kept.append(branch)
 
     def _others(self, first: Bindings) -> list[dict[str, int]]:
-        return self.prober.others(first, max(self.options.probes - 1, 0), self._allowed)
+        others = self.prober.others(first, max(self.options.probes - 1, 0), self._allowed)
+        return [*others, *filter(self._allowed, self.joined)]
 
     def _allowed(self, sizes: Bindings) -> bool:
         held = all(sizes[limit.dim] == limit.size for limit in self.limits.values())
@@ -237,7 +239,7 @@ class _Search:
             if dim.name in self.limits or self.prober.varied(first, dim.name, self._allowed) is not None:
                 continue
             if (other := self.prober.partner(first, dim.name)) is not None:
-                self._tie(dim.name, other)
+                self._tie(first, dim.name, other)
             elif not self._leads(first, dim):
                 self._hold(dim.name, first[dim.name], self._refusal(first, dim), refused=True)
 
@@ -246,17 +248,22 @@ class _Search:
         supposed, self.prober.tied = self.prober.tied, {}
         for name, other in supposed.items():
             if self.prober.varied(first, name, lambda sizes: True) is None:
-                self._tie(name, other)
+                self._tie(first, name, other)
 
     def _leads(self, first: Bindings, dim: FreeDim) -> bool:
         """Whether a later dim has to change with this one; that dim is tied when its turn comes."""
         later = self.free[list(self.free).index(dim) + 1 :]
         return any(self.prober.partner(first, other.name) == dim.name for other in later)
 
-    def _tie(self, name: str, other: str) -> None:
-        """Two dims that the program takes only when they are equal are one size with two names."""
+    def _tie(self, first: Bindings, name: str, other: str) -> None:
+        """Two dims that the program takes only when they are equal are one size with two names, unless it
+        takes either of them at 1 as well: then they broadcast, and the shape rules say what they need."""
         self.prober.tied[name] = other
-        self.ties.append(equal(self._symbol(name), self._symbol(other)))
+        at_one = [{**first, dim: 1} for dim in (name, other)]
+        if all(map(self.prober.accepts, at_one)):
+            self.joined += [sizes for sizes in at_one if sizes != first]
+        else:
+            self.ties.append(equal(self._symbol(name), self._symbol(other)))
 
     def _refusal(self, first: Bindings, dim: FreeDim) -> Provenance:
         """What the program said when this dim alone was changed."""

@@ -74,6 +74,14 @@ class Prober:
             raise known
         return known
 
+    def accepts(self, sizes: Bindings) -> bool:
+        """Whether the program runs at these sizes."""
+        try:
+            self.trace(sizes)
+        except CaptureError:
+            return False
+        return True
+
     def tensors(self, sizes: Bindings) -> dict[str, torch.Tensor]:
         """Inputs of these sizes."""
         shapes = {name: shape_at(dims, sizes) for name, dims in self.dims.items()}
