@@ -130,6 +130,10 @@ class Recorder:
                 twin.show()
             self._stream.synchronize()
             graph = torch.cuda.CUDAGraph()
+            # cuBLAS keeps a workspace a stream, and any other part of the process may free it (torch.compile
+            # does); a graph that knew its address would then write to memory of others. Cleared before and
+            # after, the workspace that the graph knows lies in the graphs' own pool.
+            torch._C._cuda_clearCublasWorkspaces()
             # other threads may go on using the device meanwhile
             pool: Any = self._pool.id  # a pair, which PyTorch declares under a private name
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
@@ -138,5 +142,6 @@ class Recorder:
                 outputs = twin.show()
             finally:
                 graph.capture_end()
+                torch._C._cuda_clearCublasWorkspaces()
         self.bytes += max(0, torch.cuda.memory_reserved(self._device) - before)
         return RecordedPlan(graph, twin, inputs, outputs, self._memory.block)
