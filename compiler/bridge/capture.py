@@ -99,16 +99,20 @@ def _changes_in_place(node: torch.fx.Node) -> bool:
         return False
     if node.target is torch.ops.aten.dropout_.default and node.args[2] is False:
         return False
-    written = node.args[0] if node.args else None
-    fresh = isinstance(written, torch.fx.Node) and len(written.users) == 1 and not _is_view(written)
-    return not fresh
+    return not (node.args and _is_fresh(node.args[0]))
 
 
-def _is_view(node: torch.fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    if node.op != "call_function" or schema is None:
-        return True
-    return any(result.alias_info is not None for result in schema.returns)
+def _is_fresh(written: Any) -> bool:
+    """Whether nobody but its one user can see this result: a call made it, in memory of its own or in place
+    on a fresh result (`out += shortcut` before `relu_`)."""
+    if not isinstance(written, torch.fx.Node) or written.op != "call_function" or len(written.users) != 1:
+        return False
+    schema = getattr(written.target, "_schema", None)
+    if schema is None:
+        return False
+    if schema.is_mutable:
+        return bool(written.args) and _is_fresh(written.args[0])
+    return all(result.alias_info is None for result in schema.returns)
 
 
 def bound(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> tuple[tuple, dict[str, torch.Tensor]]:

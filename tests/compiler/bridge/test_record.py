@@ -8,6 +8,7 @@ import pytest
 import torch
 from captured_programs import Program
 from torch import Tensor, nn
+from torch.fx import Node
 
 from dlcb.compiler.bridge import aten, capture
 from dlcb.compiler.bridge.record import Trace, Unrecordable, record
@@ -81,3 +82,34 @@ def test_what_it_cannot_follow(function: Callable[[Tensor], Tensor]) -> None:
 def test_constants_are_values() -> None:
     trace = record(Program(lambda x: x + torch.tensor([1.0, 2.0])).eval(), (torch.zeros(3, 2),), {}, ("x",))
     assert [tensor.tolist() for tensor in trace.parameters.tensors.values()] == [[1.0, 2.0]]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x * 2).add_(x).relu_() + 1,
+        lambda x: (y := x * 2).add_(x).relu_() + y,
+        lambda x: (y := (x * 2).add_(x)).relu_() + y,
+    ],
+    ids=["chain", "first is read again", "second is read again"],
+)
+def test_changes_in_place_on_fresh_results(function: Callable[[Tensor], Tensor], only_recorded: None) -> None:
+    trace = capture.trace(Program(function).eval(), {"x": torch.ones(3, 4)})
+    *_, written, total, _ = trace.nodes
+    assert str(written.target) == "aten.relu_.default"
+    assert {node for node in total.args if isinstance(node, Node)} == {written}  # what was read is the last
+
+
+def test_changes_through_views_take_another_way(only_recorded: None) -> None:
+    with pytest.raises(AssertionError, match=r"torch\.export"):
+        capture.trace(Program(lambda x: (x * 2).view(-1).add_(1)).eval(), {"x": torch.ones(3, 4)})
+
+
+@pytest.fixture
+def only_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails where a trace is torch.export's."""
+
+    def export(module: nn.Module, inputs: dict[str, Tensor]) -> None:
+        raise AssertionError("traced by torch.export")
+
+    monkeypatch.setattr(capture, "export", export)
