@@ -8,10 +8,13 @@ from collections.abc import Sequence
 
 from dlcb.compiler.bridge.generalize import Captured
 from dlcb.compiler.bridge.verdicts import DimVerdict
+from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.host.footprint import footprint
+from dlcb.compiler.host.program import Program
 from dlcb.compiler.ir.graph import Graph
 from dlcb.compiler.kgen import KernelSet
 from dlcb.compiler.passes.decompose import decompose
-from dlcb.compiler.passes.independence import batch_axes
+from dlcb.compiler.passes.independence import WHOLE, batch_axes, padding_obstacles
 from dlcb.compiler.passes.steps import EagerStep, KernelStep, LibraryStep, Schedule
 from dlcb.compiler.report import CallLine, DimLine, KernelLine, Report
 from dlcb.compiler.shapes.system import Solution
@@ -20,7 +23,7 @@ from dlcb.compiler.source import ModelSource
 
 
 def describe_signature(
-    source: ModelSource, captured: Captured, solution: Solution, graph: Graph
+    source: ModelSource, captured: Captured, solution: Solution, graph: Graph, program: Program
 ) -> Signature:
     """What the model accepts. Sizes beyond a derived limit that eager
     PyTorch may still serve are not refused here."""
@@ -40,13 +43,20 @@ def describe_signature(
     for name, value in zip(captured.outputs, graph.outputs, strict=True):
         shape = [solution.apply(extent) for extent in value.shape]
         known = [not elsewhere and {v.value for v in extent.free} <= bound for extent in shape]
-        texts[name] = tuple(repr(e) if k else None for e, k in zip(shape, known, strict=True))
+        texts[name] = tuple(_python(e) if k else None for e, k in zip(shape, known, strict=True))
         dims = (
             e.value if e.is_const and k else Dim(repr(e), 0, None) for e, k in zip(shape, known, strict=True)
         )
         outputs.append(TensorSpec(name, value.dtype.name, tuple(dims)))
+    guards = _guards(captured, solution, bound)
     return Signature(
-        inputs, tuple(outputs), texts, _guards(captured, solution, bound), _batch(captured, graph)
+        inputs,
+        tuple(outputs),
+        texts,
+        guards,
+        _batch(captured, graph),
+        _padding(captured, graph, guards),
+        _python(footprint(program)),
     )
 
 
@@ -69,20 +79,55 @@ def _guards(captured: Captured, solution: Solution, bound: set[str]) -> tuple[Gu
         names = {variable.value for variable in guard.condition.free}
         if len(names) > 1 and names <= bound and not names & limited:
             why = ", ".join(filter(None, (guard.why.operator, guard.why.detail, guard.why.source)))
-            guards.append(Guard(repr(guard.condition), why))
+            guards.append(Guard(_python(guard.condition), why))
     return tuple(guards)
+
+
+def _python(e: Expr) -> str:
+    """The expression as text that Python reads alike: there `&` and `|` bind tighter than comparisons."""
+    parts = [f"({_python(arg)})" if arg.args else repr(arg) for arg in e.args]
+    if e.op in ("and", "or"):
+        return f" {e.op} ".join(parts)
+    if e.op == "not":
+        return f"not {parts[0]}"
+    return f"where({', '.join(parts)})" if e.op == "where" else repr(e)
 
 
 def _batch(captured: Captured, graph: Graph) -> BatchAxes | None:
     found = batch_axes(decompose(graph, keep=frozenset()))
-    if found is None:
+    if found is None or found.symbol in _branching(captured):
         return None
     names = {name: found.output_axes[str(k)] for k, name in enumerate(captured.outputs)}
     return BatchAxes(found.symbol, found.input_axes, names)
 
 
+def _padding(captured: Captured, graph: Graph, guards: Sequence[Guard]) -> dict[str, str]:
+    """What stands against padding each free size; the proof is about this graph, and holds for no other
+    branch."""
+    obstacles = padding_obstacles(decompose(graph, keep=WHOLE))
+    tied = {name: guard for guard in guards for name in guard.symbols}
+    branching = _branching(captured)
+    return {
+        name: obstacle
+        or (f"{tied[name].expression} must hold" if name in tied else "")
+        or ("the program may take another branch at other sizes" if name in branching else "")
+        for name, obstacle in obstacles.items()
+    }
+
+
+def _branching(captured: Captured) -> set[str]:
+    """Sizes at which the program itself may go another way, so that requests together may be treated as none
+    of them would be alone."""
+    return {str(verdict.size) for verdict in captured.verdicts if verdict.beyond == "eager"}
+
+
 def describe_report(
-    captured: Captured, solution: Solution, plan: Schedule, kernels: Sequence[KernelSet], static: bool
+    captured: Captured,
+    solution: Solution,
+    plan: Schedule,
+    kernels: Sequence[KernelSet],
+    signature: Signature,
+    static: bool,
 ) -> Report:
     """What was decided, for `dlcb explain`."""
     tier = "static" if static or all(isinstance(v.size, int) for v in captured.verdicts) else "dynamic"
@@ -96,7 +141,20 @@ def describe_report(
         calls=_call_lines(plan),
         guards=tuple(f"{g.condition!r}  [{g.why.operator} {g.why.source}]" for g in solution.guards),
         notes=captured.notes,
+        batching=_batching_lines(signature),
     )
+
+
+def _batching_lines(signature: Signature) -> tuple[str, ...]:
+    if signature.batch is None:
+        return ("no size is proven to count independent rows: each request runs alone",)
+    rows = signature.batch.symbol
+    lines = [f"requests are stacked along '{rows}': its rows are independent"]
+    for name, obstacle in signature.padding.items():
+        if name != rows:
+            found = f"may not be: {obstacle}" if obstacle else "may be: proven to change nothing"
+            lines.append(f"'{name}' padded at its end {found}")
+    return tuple(lines)
 
 
 def _kernel_lines(plan: Schedule, kernels: Sequence[KernelSet], tier: str) -> tuple[KernelLine, ...]:

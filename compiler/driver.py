@@ -148,7 +148,6 @@ def compile_captured(
     with clock("passes"):
         graph = run_passes(captured.graph, options.target.kind)
         plan = schedule(graph)
-        signature = describe_signature(source, captured, solution, graph)
     with clock("generate"):
         kernels = [
             generate(group, plan.layouts, graph.system, options.target, options.static)
@@ -160,5 +159,6 @@ def compile_captured(
         unit = build_unit(unit_text, names, options.target, options, store) if unit_text else ""
     with clock("lower"):
         program = lower(plan, kernels, unit, solution, captured.outputs)
-        report = describe_report(captured, solution, plan, kernels, options.static)
+        signature = describe_signature(source, captured, solution, graph, program)
+        report = describe_report(captured, solution, plan, kernels, signature, options.static)
     return Artifact(signature, report, program, text.show(graph))

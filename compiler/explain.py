@@ -23,6 +23,7 @@ def explain(report: Report, title: str) -> Group:
     if report.calls:
         parts.append(_calls(report))
     parts += [Text(f"guard  {guard}") for guard in report.guards]
+    parts += [Text(f"batch  {line}") for line in report.batching]
     parts += [Text(f"note   {note}") for note in report.notes]
     if report.seconds:
         slowest_first = sorted(report.seconds.items(), key=lambda stage: -stage[1])

@@ -60,6 +60,7 @@ class Report:
     calls: tuple[CallLine, ...] = ()
     guards: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    batching: tuple[str, ...] = ()  # what was proven about running requests together
     seconds: Mapping[str, float] = field(default_factory=dict)
     compiler_calls: int = 0
     from_cache: bool = False
@@ -96,7 +97,8 @@ class Report:
         made: dict[str, Any] = {
             name: tuple(row(**_tuples(item)) for item in data[name]) for name, row in rows.items()
         }
-        return Report(**{**data, "guards": tuple(data["guards"]), "notes": tuple(data["notes"]), **made})
+        made |= {name: tuple(data[name]) for name in ("guards", "notes", "batching")}
+        return Report(**{**data, **made})
 
 
 def _tuples(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,12 +21,13 @@ _ALLOWED_NODES = (
     ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.USub, ast.Not, ast.And, ast.Or,
     ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE,
 )  # fmt: skip
-_FUNCTIONS = {"min": min, "max": max}
+_FUNCTIONS = {"min": min, "max": max, "where": lambda condition, yes, no: yes if condition else no}
 
 
 @lru_cache(maxsize=4096)
 def compile_expression(text: str) -> Callable[[Mapping[str, int]], int]:
-    """An integer function of named symbols, from text over + - * // %, comparisons, and/or/not, min and max.
+    """An integer function of named symbols, from text over + - * // %, comparisons, and/or/not, min, max
+    and where.
 
     The text is parsed and held against a list of allowed nodes before Python compiles it: an artifact cannot
     smuggle in attribute access, calls or names of ours. ArtifactError when the text holds anything else.
@@ -48,6 +49,13 @@ def compile_expression(text: str) -> Callable[[Mapping[str, int]], int]:
     code = compile(tree, "<signature>", "eval")
     scope = {"__builtins__": {}, **_FUNCTIONS}
     return lambda symbols: eval(code, scope, symbols)
+
+
+def symbols_of(text: str) -> frozenset[str]:
+    """The names of sizes in an expression's text."""
+    return frozenset(node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)) - set(
+        _FUNCTIONS
+    )
 
 
 @dataclass(frozen=True)
@@ -93,6 +101,11 @@ class Guard:
     expression: str
     reason: str = ""
 
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The sizes that the fact is about."""
+        return symbols_of(self.expression)
+
 
 @dataclass(frozen=True)
 class BatchAxes:
@@ -110,13 +123,18 @@ class BatchAxes:
 @dataclass(frozen=True)
 class Signature:
     """Inputs, outputs, and what relates them. `output_dims[name]` holds one expression text a dim (None: a
-    size known only at run time), or None where even the rank is."""
+    size known only at run time), or None where even the rank is. `padding` says for each free size of the
+    inputs what stands against filling its axes up at their end; "": proven that nothing does. `memory` is the
+    text of the bytes that a run needs at most beside parameters, inputs and the libraries' own workspaces;
+    "": not known before the run."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     output_dims: Mapping[str, tuple[str | None, ...] | None] = field(default_factory=dict)
     guards: tuple[Guard, ...] = ()
     batch: BatchAxes | None = None
+    padding: Mapping[str, str] = field(default_factory=dict)
+    memory: str = ""
 
     def check(self, shapes: Mapping[str, Shape], dtypes: Mapping[str, str]) -> dict[str, int]:
         """Bind every symbol to its size. ContractError when names, dtypes, ranks, sizes, equalities or guards
@@ -226,6 +244,8 @@ class Signature:
                 },
                 guards=tuple(Guard(**entry) for entry in data.get("guards", ())),
                 batch=None if batch is None else BatchAxes(**batch),
+                padding=dict(data.get("padding", {})),
+                memory=data.get("memory", ""),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ArtifactError(f"not a signature: {error!r}", stage="signature") from error
