@@ -19,6 +19,7 @@ from dlcb.compiler.bridge.guards import Branch, Branches, collect
 from dlcb.compiler.bridge.lower import Disagreement, Lowered, lower
 from dlcb.compiler.bridge.probes import Bindings, FreeDim, Prober
 from dlcb.compiler.bridge.record import Trace
+from dlcb.compiler.bridge.seen import Seen
 from dlcb.compiler.bridge.verdicts import DimVerdict, judge
 from dlcb.compiler.errors import CaptureError, CompilerError, ShapeError
 from dlcb.compiler.expr.dag import Expr
@@ -146,11 +147,13 @@ class _Search:
         self.ties: list[Expr] = []  # equalities of dims without which the program fails
         self.joined: list[dict[str, int]] = []  # sizes at which dims that otherwise move together broadcast
         self.refused: list[Branch] = []  # those of them beyond which the program itself fails
+        self.seen = Seen()  # the numbers in the program's calls, as far as they follow sizes
 
     def run(self) -> Captured:
         first = self.prober.first()
         self._confirm_ties(first)
         branches = collect(self.module, self.prober.tensors(first), self.dims, self.options.guard_seconds)
+        self.seen = branches.seen
         self._take(branches, first)
         others = self._others(first)
         if not others:
@@ -198,7 +201,7 @@ class _Search:
         for branch in branches:
             system.require(branch.condition, Provenance("a branch", branch.source, f"{branch.condition!r}"))
         programs = [self.prober.trace(sizes) for sizes in examples]
-        return lower(self.source.name, programs, examples, dims, system), system
+        return lower(self.source.name, programs, examples, dims, system, self.seen), system
 
     def _symbol(self, name: str) -> Expr:
         return next(dim.symbol for dim in self.free if dim.name == name)

@@ -1,14 +1,13 @@
-"""The Python branches of a program, which no static trace shows: one forward under symbolic fake tensors
-records every condition over sizes that the user's own code decided, with its line. Nothing is computed,
-and a time limit bounds it."""
+"""What no static trace shows: one forward under symbolic fake tensors records every condition over sizes
+that the user's own code decided, with its line, and the expressions behind the numbers in its calls. Nothing
+is computed, and a time limit bounds it."""
 
 from __future__ import annotations
 
-import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,9 +22,11 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from dlcb.compiler.bridge.capture import bound, short, user_code
 from dlcb.compiler.bridge.fake_calls import FakeCalls
+from dlcb.compiler.bridge.record import user_place
+from dlcb.compiler.bridge.seen import Numbers, Seen, numbers
+from dlcb.compiler.bridge.symbolic import Untranslatable, condition, number
 from dlcb.compiler.errors import CaptureError
 from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import apply, as_expr, equal, maximum, minimum
 
 _TORCH = str(Path(torch.__file__).parent)
 # where Python asks a symbolic size for a value
@@ -43,10 +44,12 @@ class Branch:
 
 @dataclass(frozen=True)
 class Branches:
-    """All branches that were met. `missing` says why there may be more; empty when there are none."""
+    """All branches that were met. `missing` says why there may be more; empty when there are none. `seen` are
+    the calls that were met, with their numbers as expressions."""
 
     found: tuple[Branch, ...]
     missing: str = ""
+    seen: Seen = field(default_factory=Seen, compare=False)
 
 
 class _OutOfTime(Exception):
@@ -93,10 +96,14 @@ class _Deadline(FakeCalls):
     def __init__(self, mode: FakeTensorMode, deadline: float) -> None:
         super().__init__(mode, symbolic=True)
         self.deadline = deadline
+        self.calls: list[tuple[str, tuple[str, int] | None, Numbers]] = []  # those with a size among them
 
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         if time.thread_time() > self.deadline:
             raise _OutOfTime
+        given = numbers(args, kwargs)
+        if given:
+            self.calls.append((str(func), user_place(sys._getframe(1)), given))
         return super().call(func, args, kwargs)
 
 
@@ -113,6 +120,7 @@ def collect(
     recorder = _Recorder(time.thread_time() + seconds)
     symbols: dict[Any, Expr] = {}
     missing = ""
+    calls: list[tuple[str, tuple[str, int] | None, Numbers]] = []
     try:
         with user_code("the symbolic forward"), torch.no_grad():
             mode = FakeTensorMode(shape_env=recorder, allow_non_fake_inputs=True)
@@ -121,7 +129,9 @@ def collect(
                 for name, tensor in inputs.items()
             }
             arguments, keywords = bound(module, fakes)
-            with mode, enable_python_dispatcher(), _Deadline(mode, recorder.deadline):
+            forward = _Deadline(mode, recorder.deadline)
+            calls = forward.calls
+            with mode, enable_python_dispatcher(), forward:
                 module(*arguments, **keywords)
     except CaptureError as error:
         out_of_time = isinstance(error.__cause__, _OutOfTime)
@@ -133,13 +143,30 @@ def collect(
     found: dict[Expr, Branch] = {}
     for expression, answer, place in recorder.asked:
         try:
-            condition = _condition(expression, answer, symbols)
-        except _Unreadable as error:
+            assumed = condition(expression, answer, symbols)
+        except Untranslatable as error:
             missing = missing or f"the condition {error} at {place} has no counterpart"
             continue
-        if not condition.is_const:
-            found.setdefault(condition, Branch(condition, place))
-    return Branches(tuple(found.values()), missing)
+        if not assumed.is_const:
+            found.setdefault(assumed, Branch(assumed, place))
+    return Branches(tuple(found.values()), missing, _seen(calls, symbols))
+
+
+def _seen(calls: Sequence[tuple[str, tuple[str, int] | None, Numbers]], symbols: Mapping[Any, Expr]) -> Seen:
+    """The calls with our expressions in place of PyTorch's; None for what has no counterpart."""
+    seen = Seen()
+    for target, place, given in calls:
+        ours: Numbers = {}
+        for path, value in given.items():
+            if isinstance(value, (torch.SymInt, torch.SymFloat)):
+                try:
+                    ours[path] = number(value.node.expr, symbols)
+                except Untranslatable:
+                    ours[path] = None
+            else:
+                ours[path] = value
+        seen.add(target, place, ours)
+    return seen
 
 
 def _symbolic(
@@ -160,67 +187,3 @@ def _symbolic(
             symbols[size.node.expr] = dim
             hints[size.node.expr] = sympy.Integer(hint)
     return fake
-
-
-# ---- from sympy to our expressions -----------------------------------------------------------------
-
-
-class _Unreadable(Exception):
-    pass
-
-
-def _condition(expression: Any, answer: Any, symbols: Mapping[Any, Expr]) -> Expr:
-    ours = _translate(expression, symbols)
-    if isinstance(answer, bool) or answer in (sympy.true, sympy.false):
-        return ours if bool(answer) else apply("not", ours)
-    return equal(ours, int(answer))
-
-
-def _fold(join: Callable[[Expr, Expr], Expr]) -> Callable[..., Expr]:
-    def folded(*operands: Expr) -> Expr:
-        result = operands[0]
-        for operand in operands[1:]:
-            result = join(result, operand)
-        return result
-
-    return folded
-
-
-def _power(base: Expr, exponent: Expr) -> Expr:
-    if not exponent.is_const or exponent.value < 0:
-        raise _Unreadable(f"{base!r} ** {exponent!r}")
-    return math.prod([base] * exponent.value, start=as_expr(1))
-
-
-_TRANSLATION: dict[str, Callable[..., Expr]] = {
-    "Add": _fold(lambda a, b: a + b),
-    "Mul": _fold(lambda a, b: a * b),
-    "Pow": _power,
-    "PowByNatural": _power,
-    "Mod": lambda a, b: a % b,
-    "PythonMod": lambda a, b: a % b,
-    "FloorDiv": lambda a, b: a // b,
-    "CleanDiv": lambda a, b: a // b,
-    "Max": _fold(maximum),
-    "Min": _fold(minimum),
-    "Equality": equal,
-    "Unequality": lambda a, b: apply("not", equal(a, b)),
-    "StrictLessThan": lambda a, b: a < b,
-    "LessThan": lambda a, b: a <= b,
-    "StrictGreaterThan": lambda a, b: b < a,
-    "GreaterThan": lambda a, b: b <= a,
-    "And": _fold(lambda a, b: a & b),
-    "Or": _fold(lambda a, b: a | b),
-    "Not": lambda a: apply("not", a),
-}
-
-
-def _translate(expression: Any, symbols: Mapping[Any, Expr]) -> Expr:
-    if expression in symbols:
-        return symbols[expression]
-    if expression.is_Integer:
-        return as_expr(int(expression))
-    rule = _TRANSLATION.get(type(expression).__name__)
-    if rule is None:
-        raise _Unreadable(str(expression))
-    return rule(*(_translate(argument, symbols) for argument in expression.args))

@@ -17,6 +17,7 @@ from dlcb.compiler.bridge.capture import node_line
 from dlcb.compiler.bridge.emit import Emit, Size, from_torch
 from dlcb.compiler.bridge.literals import Sizes
 from dlcb.compiler.bridge.record import TensorType, Trace
+from dlcb.compiler.bridge.seen import Path, Seen, numbers
 from dlcb.compiler.dtype import FLOAT64
 from dlcb.compiler.errors import CaptureError, CompilerError, ShapeError, UnsupportedOperator
 from dlcb.compiler.expr.dag import Expr
@@ -66,18 +67,20 @@ def lower(
     sizes: Sequence[Mapping[str, int]],
     inputs: Mapping[str, Sequence[Expr | int]],
     system: System,
+    seen: Seen | None = None,
 ) -> Lowered:
     """One graph for all `programs`, which were traced at `sizes` (size variable -> value). `inputs`: the
-    dims of each input in order. Raises Disagreement where the programs are not one program."""
+    dims of each input in order; `seen`: what a symbolic forward saw of the calls. Raises Disagreement where
+    the programs are not one program."""
     if len(programs) > 1:
-        return _Lowering(name, programs, sizes, inputs, system).run()
-    decisions = _decide(name, programs, sizes, inputs)
+        return _Lowering(name, programs, sizes, inputs, system, seen).run()
+    decisions = _decide(name, programs, sizes, inputs, seen)
     for size, others in decisions:
         for other in others:
             system.equal(
                 size, other, Provenance("the single trace", "", f"a literal may follow {size!r} or {other!r}")
             )
-    return _Lowering(name, programs, sizes, inputs, system, [size for size, _ in decisions]).run()
+    return _Lowering(name, programs, sizes, inputs, system, seen, [size for size, _ in decisions]).run()
 
 
 # ---- a single trace: which literals follow which sizes ---------------------------------------------
@@ -111,13 +114,14 @@ def _decide(
     programs: Sequence[Trace],
     sizes: Sequence[Mapping[str, int]],
     inputs: Mapping[str, Sequence[Expr | int]],
+    seen: Seen | None,
 ) -> list[tuple[Expr, list[Expr]]]:
     """For every literal that may follow a size, in order: the size or constant it is, and the sizes that
     must then be equal to that, because nothing in the graph tells them apart."""
     symbols = dict.fromkeys(dim for dims in inputs.values() for dim in dims if isinstance(dim, Expr))
     system = _Exploring(list(symbols))
     try:
-        _Lowering(name, programs, sizes, inputs, system).run()
+        _Lowering(name, programs, sizes, inputs, system, seen).run()
     except (Disagreement, ShapeError):
         # taken apart the literals contradict each other: right only where all that may be meant agree
         return [(candidates[0], candidates[1:]) for candidates in system.unknown.values()]
@@ -139,9 +143,11 @@ class _Lowering:
         sizes: Sequence[Mapping[str, int]],
         inputs: Mapping[str, Sequence[Expr | int]],
         system: System,
+        seen: Seen | None = None,
         decisions: Sequence[Expr] = (),
     ) -> None:
         self.programs = programs
+        self.seen = (seen or Seen()).reader()
         self.decisions = iter(decisions)  # what the literals of a single trace follow
         self.inputs = inputs
         self.sizes = Sizes(sizes)
@@ -161,7 +167,7 @@ class _Lowering:
             if row[0].op == "call_function":
                 self.made[row[0]] = self._node(row)
             elif row[0].op == "output":
-                for place, item in enumerate(self._merge([node.args[0] for node in row], ())):
+                for place, item in enumerate(self._merge([node.args[0] for node in row], (), {}, ())):
                     if isinstance(item, Value):
                         kept.append(place)
                         outputs.append(item)
@@ -209,11 +215,16 @@ class _Lowering:
         self.emit.operator = target
         near = [size for value in self._operands(node) for size in value.shape]
         sized = aten_shape.SIZE_ARGUMENTS.get(target, ()) if self.emit.single else ()
+        exact = self.seen.expressions(
+            target, node.meta.get("place"), [numbers(n.args, n.kwargs) for n in row], self.sizes.observed
+        )
         arguments = [
-            self._merge([other.args[place] for other in row], near, place in sized)
+            self._merge([other.args[place] for other in row], near, exact, (place,), place in sized)
             for place in range(len(node.args))
         ]
-        keywords = {key: self._merge([other.kwargs[key] for other in row], near) for key in node.kwargs}
+        keywords = {
+            key: self._merge([other.kwargs[key] for other in row], near, exact, (key,)) for key in node.kwargs
+        }
         if not isinstance(node.target, torch._ops.OpOverload):
             return self._python(node, arguments, keywords)
         if target == "aten.sym_size.int":
@@ -278,16 +289,28 @@ class _Lowering:
 
     # ---- literals ----------------------------------------------------------------------------------
 
-    def _merge(self, trees: Sequence[Any], near: Sequence[Expr], sized: bool = False) -> Any:
+    def _merge(
+        self,
+        trees: Sequence[Any],
+        near: Sequence[Expr],
+        exact: Mapping[Path, Expr],
+        path: Path,
+        sized: bool = False,
+    ) -> Any:
         """One argument from the same argument of every trace: nodes become values, varying integers
-        expressions."""
+        expressions. `exact`: what is known of the call's numbers, this one being at `path`."""
         first = trees[0]
         if isinstance(first, FxNode):
             return self.made[first]
         if isinstance(first, (list, tuple)):
             if len({len(tree) for tree in trees}) > 1:
                 raise self._disagreement(f"a list of {sorted({len(tree) for tree in trees})} entries")
-            return [self._merge([tree[k] for tree in trees], near, sized) for k in range(len(first))]
+            return [
+                self._merge([tree[k] for tree in trees], near, exact, (*path, k), sized)
+                for k in range(len(first))
+            ]
+        if path in exact:
+            return self.sizes.spell(exact[path], near)
         if all(type(tree) is type(first) and tree == first for tree in trees[1:]):
             if sized and isinstance(first, int) and not isinstance(first, bool):
                 return self._sized(first, near)

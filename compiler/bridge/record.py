@@ -125,7 +125,7 @@ class _Recorder(FakeCalls):
         if isinstance(written, torch.Tensor) and written.shape != shape:
             raise Unrecordable(f"{func} changes a shape in place")
         node = self.graph.call_function(func, node_arguments, node_keywords)
-        node.meta["place"] = _user_place(sys._getframe(1))
+        node.meta["place"] = user_place(sys._getframe(1))
         if isinstance(result, torch.Tensor):
             self._enter(result, node)
         elif isinstance(result, (tuple, list)) and all(isinstance(part, torch.Tensor) for part in result):
@@ -187,7 +187,7 @@ def _drop_unused(graph: Graph) -> None:
             graph.erase_node(node)
 
 
-def _user_place(frame: FrameType | None) -> tuple[str, int] | None:
+def user_place(frame: FrameType | None) -> tuple[str, int] | None:
     """File and line of the innermost frame outside torch and this package."""
     while frame is not None and frame.f_code.co_filename.startswith((_TORCH, _HERE, "<")):
         frame = frame.f_back

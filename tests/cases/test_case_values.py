@@ -50,7 +50,7 @@ def test_W8_negative_numerators(store):
     sizes = compiled(store, "negative_sizes", {"x": ("n",)}, outputs=2)
     for length in (1, 2, 8, 21):
         case.agrees(random(length))
-        sizes.agrees(random(length), tier=sizes.model.plan({"x": (length,)}).tier)
+        sizes.agrees(random(length))
 
 
 @pytest.mark.parametrize(("end", "length"), [(1, 1), (2, 1), (4, 2), (5, 3), (9, 5)])

@@ -3,6 +3,8 @@ never traced."""
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from captured_programs import Program, assert_agrees, captured, source
@@ -31,13 +33,18 @@ def sizes_of(program: object) -> list[str | int]:
         lambda x: nn.functional.pad(x, (1, -x.shape[1] % 8)),
         lambda x: x[:, : x.shape[1] // 10 * 10],
         lambda x: torch.zeros(x.shape[1], x.shape[0]).t() + x,
+        lambda x: x * ((x.shape[0] - 9) // 2),
+        lambda x: x * (x.shape[1] // 64) + x * (x.shape[1] // 50),
+        lambda x: x * round(x.shape[1] / 10) + x * (x.shape[0] / 3) ** 0.5,
+        lambda x: x[:, : math.ceil(x.shape[1] / 2)] + torch.full((1,), x.shape[1]),
+        lambda x: x[:, : torch.sym_min(x.shape[1], 18)] * 2,
     ],
 )
 def test_sizes_that_stand_as_literals_stay_free(function: object) -> None:
     program = captured(function, ("n", "m"))
     assert sizes_of(program) == ["n", "m"]
     assert all(verdict.high is None and verdict.certainty == "proven" for verdict in program.verdicts)
-    for shape in ((1, 16), (9, 20), (4, 66)):
+    for shape in ((1, 16), (9, 20), (4, 66), (12, 196)):
         assert_agrees(program, Program(function), {"x0": torch.randn(shape)})
 
 

@@ -1,0 +1,85 @@
+"""The numbers in a program's calls as the symbolic forward saw them: exact expressions over sizes, where a
+static trace has only values. A call of the traces is recognised by operator, line and the values of all its
+numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from dlcb.compiler.expr.dag import Expr
+
+Path = tuple[int | str, ...]  # where a number stands: the argument's place or name, then places in lists
+Numbers = dict[Path, Any]  # a Python number, an expression, or None where nothing is known
+Place = tuple[str, int] | None  # the user's file and line
+
+
+def numbers(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Numbers:
+    """The numbers among a call's arguments, symbolic ones too."""
+    found: Numbers = {}
+
+    def walk(value: Any, path: Path) -> None:
+        if isinstance(value, (list, tuple)):
+            for k, item in enumerate(value):
+                walk(item, (*path, k))
+        elif isinstance(value, (int, float, torch.SymInt, torch.SymFloat)) and not isinstance(value, bool):
+            found[path] = value
+
+    walk(arguments, ())
+    for name, value in keywords.items():
+        walk(value, (name,))
+    return found
+
+
+class Seen:
+    """Calls in the order in which they were met."""
+
+    def __init__(self) -> None:
+        self._calls: dict[tuple[str, Place], list[Numbers]] = {}
+
+    def add(self, target: str, place: Place, given: Numbers) -> None:
+        self._calls.setdefault((target, place), []).append(given)
+
+    def reader(self) -> Reader:
+        return Reader({key: list(calls) for key, calls in self._calls.items()})
+
+
+class Reader:
+    """Goes through the calls once, beside a trace."""
+
+    def __init__(self, calls: dict[tuple[str, Place], list[Numbers]]) -> None:
+        self._left = calls
+
+    def expressions(
+        self,
+        target: str,
+        place: Place,
+        traced: Sequence[Numbers],
+        observed: Callable[[Expr], Sequence[Any] | None],
+    ) -> dict[Path, Expr]:
+        """The expressions in the next call of this operator at this line whose numbers have the values that
+        `traced` shows, one entry a trace; none where no such call was seen. `observed` gives an expression's
+        values in the traces."""
+        left = self._left.get((target, place), [])
+        for k, call in enumerate(left):
+            if all(_fits(value, each, observed) for value, each in _beside(call, traced)):
+                del left[k]
+                return {path: e for path, e in call.items() if isinstance(e, Expr) and not e.is_const}
+        return {}
+
+
+def _beside(call: Numbers, traced: Sequence[Numbers]) -> Iterator[tuple[Any, list[Any]]]:
+    for path, value in call.items():
+        if all(path in each for each in traced):
+            yield value, [each[path] for each in traced]
+
+
+def _fits(value: Any, found: Sequence[Any], observed: Callable[[Expr], Sequence[Any] | None]) -> bool:
+    if value is None:
+        return True
+    values = observed(value) if isinstance(value, Expr) else [value] * len(found)
+    if values is None:
+        return False
+    return all(abs(a - b) <= 1e-12 * abs(b) for a, b in zip(values, found, strict=True))
