@@ -121,6 +121,12 @@ class GraphBuilder:
         self._taken.add(name)
         return value
 
+    def adopt(self, graph: Graph) -> None:
+        """Takes over the inputs and parameters of `graph`, and leaves the names of all its values to them."""
+        self._inputs = list(graph.inputs)
+        self.parameters = {value.name: value for value in graph.parameters}
+        self._taken.update(value.name for value in graph.values())
+
     def apply(self, op: Op, *inputs: Value, **attributes: Any) -> Value:
         """The (first) result of `op`. Raises ShapeError where the operands' shapes contradict each other."""
         return self.apply_all(op, *inputs, **attributes)[0]
@@ -134,7 +140,7 @@ class GraphBuilder:
         self, op: Op, inputs: tuple[Value, ...], attributes: Mapping[str, Any], names: Sequence[str] = ()
     ) -> tuple[Value, ...]:
         """As `apply_all`; `names` are the results' names, which are made up if not given."""
-        key = (op.name, inputs, tuple(sorted((k, _hashable(v)) for k, v in attributes.items())))
+        key = _content(op, inputs, attributes)
         if key in self._made:
             return self._made[key]
         types = [value.type for value in inputs]
@@ -144,16 +150,35 @@ class GraphBuilder:
             shapes, dtypes = (shapes,), (dtypes,)
         names = names or self._fresh_names(op, len(dtypes))
         self._taken.update(names)
-        node = Node(op, inputs, attributes, self.source)
         simplify = self.system.simplify
-        results = tuple(
-            Value(name, Type(tuple(simplify(as_expr(extent)) for extent in shape), dtype), "node", node, k)
-            for k, (name, shape, dtype) in enumerate(zip(names, shapes, dtypes, strict=True))
-        )
-        object.__setattr__(node, "results", results)  # the knot of a node and its values is tied once, here
+        types = [
+            Type(tuple(simplify(as_expr(extent)) for extent in shape), dtype)
+            for shape, dtype in zip(shapes, dtypes, strict=True)
+        ]
+        node = _node(op, inputs, attributes, self.source, names, types)
         self._nodes.append(node)
-        self._made[key] = results
-        return results
+        self._made[key] = node.results
+        return node.results
+
+    def keep(self, node: Node, inputs: tuple[Value, ...]) -> tuple[Value, ...]:
+        """The results of `node` over other inputs of the same types, under the names that they have. What its
+        shape rule states was stated when it was made, so it is not asked again; where nothing is new, the
+        node stays the same."""
+        key = _content(node.op, inputs, node.attributes)
+        if key in self._made:
+            return self._made[key]
+        types = [self._simplified(value.type) for value in node.results]
+        same = all(new is old.type for new, old in zip(types, node.results, strict=True))
+        if not same or any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
+            names = [value.name for value in node.results]
+            node = _node(node.op, inputs, node.attributes, node.source, names, types)
+        self._nodes.append(node)
+        self._made[key] = node.results
+        return node.results
+
+    def _simplified(self, known: Type) -> Type:
+        shape = tuple(map(self.system.simplify, known.shape))
+        return known if shape == known.shape else Type(shape, known.dtype)
 
     def _fresh_names(self, op: Op, count: int) -> list[str]:
         for number in itertools.count(len(self._nodes)):
@@ -165,8 +190,9 @@ class GraphBuilder:
 
     def infer(self, op: Op, inputs: Iterable[Value]) -> Inference:
         """What `op`'s shape rule talks to."""
+        source = self.source
         return self.system.inference(
-            Provenance(op.name, self.source, ", ".join(f"{v!r}: {v.type!r}" for v in inputs))
+            lambda: Provenance(op.name, source, ", ".join(f"{v!r}: {v.type!r}" for v in inputs))
         )
 
     def build(self, *outputs: Value) -> Graph:
@@ -201,19 +227,40 @@ def rewrite(
     graph: Graph, replace: Callable[[GraphBuilder, Node, tuple[Value, ...]], Sequence[Value] | None]
 ) -> Graph:
     """A new graph, node by node. `replace(builder, node, new_inputs)` gives the values that stand for the
-    node's results (built with `builder`), or None to keep the node. Shapes are inferred again, into the same
-    system."""
+    node's results (built with `builder`), or None to keep the node. Shapes are inferred where operand types
+    changed, into the same system. Values that nothing changes stay the same, others keep their names."""
     build = GraphBuilder(graph.name, graph.system)
-    made: dict[Value, Value] = {v: build.input(v.name, v.shape, v.dtype) for v in graph.inputs}
-    made |= {v: build.parameter(v.name, v.shape, v.dtype) for v in graph.parameters}
+    build.adopt(graph)
+    made: dict[Value, Value] = {value: value for value in (*graph.inputs, *graph.parameters)}
     for node in graph.nodes:
         build.source = node.source
         inputs = tuple(made[value] for value in node.inputs)
         results = replace(build, node, inputs)
         if results is None:
-            results = build.apply_all(node.op, *inputs, **node.attributes)
+            same_types = all(new.type == old.type for new, old in zip(inputs, node.inputs, strict=True))
+            results = build.keep(node, inputs) if same_types else build.add(node.op, inputs, node.attributes)
         made.update(zip(node.results, results, strict=True))
     return build.build(*(made[value] for value in graph.outputs))
+
+
+def _node(
+    op: Op,
+    inputs: tuple[Value, ...],
+    attributes: Mapping[str, Any],
+    source: str,
+    names: Sequence[str],
+    types: Sequence[Type],
+) -> Node:
+    node = Node(op, inputs, attributes, source)
+    results = tuple(
+        Value(name, each, "node", node, k) for k, (name, each) in enumerate(zip(names, types, strict=True))
+    )
+    object.__setattr__(node, "results", results)  # the knot of a node and its values is tied once, here
+    return node
+
+
+def _content(op: Op, inputs: tuple[Value, ...], attributes: Mapping[str, Any]) -> tuple:
+    return op.name, inputs, tuple(sorted((k, _hashable(v)) for k, v in attributes.items()))
 
 
 def _hashable(value: Any) -> Any:

@@ -4,10 +4,10 @@ the statement that causes it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import lcm
-from typing import Any
+from typing import Any, TypeAlias
 
 from dlcb.compiler.errors import ShapeError
 from dlcb.compiler.expr.bounds import Interval
@@ -19,7 +19,15 @@ from dlcb.compiler.shapes.statement import UNSTATED, Guard, Provenance, Saying, 
 from dlcb.compiler.solver.engine import STEPS, Engine, Report
 from dlcb.compiler.solver.simplify import Facts, Simplifier
 
+# where a statement comes from, or what says so: that is only asked where the statement is news
+Why: TypeAlias = Provenance | Callable[[], Provenance]
+
 __all__ = ["Guard", "Inference", "Interval", "Provenance", "Report", "Solution", "System", "Verdict"]
+
+
+def asked(why: Why) -> Provenance:
+    """The provenance itself."""
+    return why if isinstance(why, Provenance) else why()
 
 
 @dataclass(frozen=True)
@@ -27,11 +35,14 @@ class Inference:
     """The protocol of ir.op.Inference for one operator: every statement carries the operator's provenance."""
 
     system: System
-    why: Provenance
+    why: Why
 
-    def _because(self, what: str) -> Provenance:
-        detail = f"{what} of {self.why.detail}" if what and self.why.detail else what or self.why.detail
-        return replace(self.why, detail=detail)
+    def _because(self, what: str) -> Why:
+        def because() -> Provenance:
+            why = asked(self.why)
+            return replace(why, detail=" of ".join(filter(None, (what, why.detail))))
+
+        return because if what else self.why
 
     def equal(self, a: Expr, b: Expr, what: str = "") -> Expr:
         return self.system.equal(a, b, self._because(what))
@@ -100,13 +111,13 @@ class System:
         self._names.add(symbol.value)
         return self._age.setdefault(symbol, len(self._age))
 
-    def inference(self, why: Provenance) -> Inference:
+    def inference(self, why: Why) -> Inference:
         """What a shape rule talks to."""
         return Inference(self, why)
 
     # ---- statements ------------------------------------------------------------------------------
 
-    def equal(self, a: Expr | int, b: Expr | int, why: Provenance = UNSTATED) -> Expr:
+    def equal(self, a: Expr | int, b: Expr | int, why: Why = UNSTATED) -> Expr:
         """States a == b and gives their simplest common form. ShapeError where they cannot be equal."""
         a, b = as_expr(a), as_expr(b)
         if a is not b:
@@ -114,7 +125,7 @@ class System:
         first, second = self.simplify(a), self.simplify(b)
         return second if second.is_const or (second.op == "size" and first.op != "size") else first
 
-    def broadcast(self, a: Expr | int, b: Expr | int, why: Provenance = UNSTATED) -> Expr:
+    def broadcast(self, a: Expr | int, b: Expr | int, why: Why = UNSTATED) -> Expr:
         """The size that `a` and `b` broadcast to: equal, or one of them is 1. Free sizes may turn out to be 1
         at run time."""
         a, b = self.simplify(as_expr(a)), self.simplify(as_expr(b))
@@ -149,11 +160,11 @@ class System:
         self._joined[result] = members
         return result
 
-    def require(self, condition: Expr, why: Provenance = UNSTATED) -> None:
+    def require(self, condition: Expr, why: Why = UNSTATED) -> None:
         """States a condition over sizes. ShapeError where it cannot hold."""
         self._state(condition, why)
 
-    def exact_quotient(self, a: Expr | int, b: Expr | int, why: Provenance = UNSTATED) -> Expr:
+    def exact_quotient(self, a: Expr | int, b: Expr | int, why: Why = UNSTATED) -> Expr:
         """a / b, stating that b is not 0 and divides a."""
         a, b = as_expr(a), as_expr(b)
         self._state(as_expr(1) <= b, why, said=Saying(b, "must not be 0 where it divides", a))
@@ -187,11 +198,12 @@ class System:
         return mapping
 
     def _state(
-        self, condition: Expr, why: Provenance, declared: bool = False, said: Saying | None = None
+        self, condition: Expr, because: Why, declared: bool = False, said: Saying | None = None
     ) -> None:
         simple = self.simplify(condition)
         if simple is TRUE:
             return
+        why = asked(because)
         statement = Statement(simple, why, said or in_words(condition))
         if simple is FALSE:
             raise self.contradiction(statement)
