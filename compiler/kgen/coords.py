@@ -22,13 +22,16 @@ from dlcb.compiler.expr.node import (
     apply,
     as_expr,
     cast,
+    ceildiv,
     equal,
     index,
     load,
+    product,
     reduce,
     remake,
     where,
 )
+from dlcb.compiler.expr.ops import FOLDS
 from dlcb.compiler.ir.graph import Node, Value
 from dlcb.compiler.ir.op import Shape, Type
 from dlcb.compiler.kgen.verify import conditions, guard_in_bounds
@@ -40,17 +43,24 @@ from dlcb.compiler.shapes.system import System
 Layouts = Mapping[Value, tuple[Value, Layout]]
 # an element: its tensor, its coordinates, the guard under which it is read
 _Key = tuple[Value, tuple[Expr, ...], Expr]
+_LARGEST_WINDOW = 49  # elements
 
 
 @dataclass(frozen=True)
 class Element:
     """What a kernel stores for one output: `scalar` at `offset`, for every value of the domain's first
-    `len(indices)` indices."""
+    `len(indices)` indices where `guard` holds."""
 
     value: Value
     scalar: Expr
     offset: Expr
     indices: tuple[Expr, ...]
+    guard: Expr = TRUE
+
+    @property
+    def parts(self) -> tuple[Expr, Expr, Expr]:
+        """All expressions of it."""
+        return self.scalar, self.offset, self.guard
 
 
 @dataclass(frozen=True)
@@ -63,11 +73,26 @@ class Scalars:
     # the inputs by the names that loads use: in0, in1 ..., so that equal groups are equal scalars
     tensors: dict[str, Value]
 
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        return tuple(dict.fromkeys(e.value for e in self.elements))
 
-def infer(group: Group, layouts: Layouts, system: System) -> Scalars:
+
+def infer(group: Group, layouts: Layouts, system: System, columns: int = 1) -> Scalars:
     """The outputs of `group` as scalar expressions. Raises UnsupportedOperator for a node without a
-    coordinate rule."""
-    return _Inference(group, layouts, system).run()
+    coordinate rule.
+
+    With `columns` the last axis of small windows is a sum written out, for so many neighbours along the last
+    axis but one: what several windows read is one load. The domain then counts strips of neighbours."""
+    return _Inference(group, layouts, system, columns).run()
+
+
+def is_window(node: Node) -> bool:
+    """Does a reduction join a small constant number of elements?"""
+    if not node.op.fold or node.op.over is None:
+        return False
+    count = product(node.op.over(*(value.type for value in node.inputs), **node.attributes))
+    return count.is_const and 0 < count.value <= _LARGEST_WINDOW
 
 
 class _Pending(Exception):
@@ -79,13 +104,15 @@ class _Pending(Exception):
 
 
 class _Inference:
-    def __init__(self, group: Group, layouts: Layouts, system: System) -> None:
+    def __init__(self, group: Group, layouts: Layouts, system: System, columns: int) -> None:
         self.group = group
         self.layouts = layouts
         self.system = system
         self.inside = set(group.nodes)
         self.names = {value: f"in{k}" for k, value in enumerate(group.inputs)}
         self.made: dict[_Key, Expr] = {}
+        self.columns = columns
+        self.terms: dict[tuple[_Key, int], Expr] = {}  # of windows written out
         self.loops: list[Expr] = []  # every loop index so far
 
     def run(self) -> Scalars:
@@ -97,10 +124,22 @@ class _Inference:
         elements = []
         for value in self.group.outputs:
             indices = domain if self._same_shape(value, anchor) else domain[: self.group.rows]
-            coordinates = (*indices, *(ZERO for _ in range(value.rank - len(indices))))
-            scalar = cast(self.element(value, coordinates, TRUE), value.dtype)
-            elements.append(Element(value, scalar, self._offset(value, coordinates), indices))
+            elements += [self._stored(value, indices, column) for column in range(self.columns)]
+        if self.columns > 1:
+            domain = _with_strip(domain, self.columns)
         return Scalars(domain, tuple(elements), {name: value for value, name in self.names.items()})
+
+    def _stored(self, value: Value, indices: tuple[Expr, ...], column: int) -> Element:
+        """What is stored of `value`; with strips, in one of their columns."""
+        guard, places = TRUE, indices
+        if self.columns > 1:
+            size, indices = places[-2].args[0], _with_strip(indices, self.columns)
+            place = indices[-2] * self.columns + column
+            places = (*places[:-2], place, places[-1])
+            guard = self.system.simplify(place < size) if column else TRUE
+        coordinates = (*places, *(ZERO for _ in range(value.rank - len(places))))
+        scalar = cast(self.element(value, coordinates, TRUE), value.dtype)
+        return Element(value, scalar, self._offset(value, coordinates), indices, guard)
 
     def _same_shape(self, a: Value, b: Value) -> bool:
         equals = (self.system.known(equal(x, y)) is True for x, y in zip(a.shape, b.shape, strict=False))
@@ -152,6 +191,8 @@ class _Inference:
                 for condition in conditions(guard)
                 if condition.free <= place | {v for v in condition.free if v.op == "size"}
             )
+        if self.columns > 1 and is_window(node):
+            return self._written_out(node, coordinates, guard)
         operands = [_Operand(self, operand, node, guard) for operand in node.inputs]
         scalar = node.op.at(coordinates, self._over(node, coordinates), *operands, **node.attributes)
         scalar = _checked_under(guard, scalar)
@@ -160,6 +201,22 @@ class _Inference:
         if node.op.fold:
             scalar = reduce(node.op.fold, self._over(node, coordinates), scalar)
         return scalar
+
+    def _written_out(self, node: Node, coordinates: tuple[Expr, ...], guard: Expr) -> Expr:
+        """A reduction over a window, whose innermost loop is joined element by element."""
+        assert node.op.at is not None and node.op.fold is not None
+        *loops, last = self._over(node, coordinates)
+        operands = [_Operand(self, operand, node, guard) for operand in node.inputs]
+        key = self._key(node.result, coordinates, guard)
+        total: Expr | None = None
+        for place in range(last.args[0].value):
+            if (key, place) not in self.terms:
+                term = node.op.at(coordinates, (*loops, as_expr(place)), *operands, **node.attributes)
+                self.terms[key, place] = _computed(_checked_under(guard, term), node.result.dtype)
+            term = self.terms[key, place]
+            total = term if total is None else apply(FOLDS[node.op.fold].join, total, term)
+        assert total is not None
+        return reduce(node.op.fold, loops, total)
 
     def _over(self, node: Node, coordinates: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """The loop indices of a reduction. Loops of equal extent share an index where they are not nested:
@@ -191,6 +248,12 @@ class _Inference:
         for coordinate, stride in zip(coordinates, layout.strides, strict=True):
             offset = offset + coordinate * stride
         return offset
+
+
+def _with_strip(indices: tuple[Expr, ...], columns: int) -> tuple[Expr, ...]:
+    """`indices` with that of the last axis but one counting strips of `columns` places."""
+    axis = indices[-2]
+    return (*indices[:-2], index(f"{axis.value}_strip", ceildiv(axis.args[0], columns)), indices[-1])
 
 
 class _Operand:

@@ -379,11 +379,11 @@ def convert(text: Spelled, old: DType, new: DType, type_name) -> Spelled:
     return f"({type_name(new)}){inside(text, 14)}", 14
 
 
-def function(name: str, lowering: Cpp, lines: Sequence[str], outputs: Sequence[Element]) -> str:
+def function(name: str, lowering: Cpp, lines: Sequence[str]) -> str:
     """The whole function, with its buffers and parameters taken apart at the top."""
     head = [f'extern "C" void {name}({_SIGNATURE}) {{']
     arguments = [(f"const {v.dtype.cpp}", name) for name, v in lowering.tensors.items()]
-    arguments += [(e.value.dtype.cpp, lowering.results[e.value]) for e in outputs]
+    arguments += [(v.dtype.cpp, name) for v, name in lowering.results.items()]
     for place, (kind, buffer) in enumerate(arguments):
         head.append(f"    {kind}* __restrict__ {buffer} = static_cast<{kind}*>(buffers[{place}]);")
     place = 0

@@ -199,7 +199,7 @@ class Cuda(Lowering):
         packed = [
             e for e in elements if isinstance(scope, _Lanes) and self._is_pack(e.offset, scope, e.value.dtype)
         ]
-        roots = [root for e in elements for root in ((e.scalar,) if e in packed else (e.scalar, e.offset))]
+        roots = [part for e in elements for part in (e.parts[:1] if e in packed else e.parts)]
         spelled = iter(self.compute(roots, scope))
         after: list[str] = []
         for element in elements:
@@ -210,10 +210,13 @@ class Cuda(Lowering):
                 kind = self._pack_type(element.value.dtype)
                 outer.lines.append(f"{kind} {pack};")
                 scope.lines.append(f"{pack}.at[lane] = {value};")
-                offset = self.compute([substitute(element.offset, {scope.lane: scope.first})], outer)[0]
-                after.append(f"*reinterpret_cast<{kind}*>({name} + {_sum(offset)}) = {pack};")
+                first = substitute(element.offset, {scope.lane: scope.first})
+                offset, guard = self.compute([first, element.guard], outer)
+                store = f"*reinterpret_cast<{kind}*>({name} + {_sum(offset)}) = {pack};"
+                after.append(_where(element, guard) + store)
             else:
-                scope.lines.append(f"{name}[{next(spelled)[0]}] = {value};")
+                offset, guard = next(spelled), next(spelled)
+                scope.lines.append(f"{_where(element, guard)}{name}[{offset[0]}] = {value};")
         return after
 
     # ---- accesses of several elements ------------------------------------------------------------
@@ -256,6 +259,9 @@ class Cuda(Lowering):
     # ---- reductions ------------------------------------------------------------------------------
 
     def fold(self, folds: Sequence[Expr], home: Scope, scope: Scope) -> None:
+        if isinstance(home, _Lanes) and self.nest.kind == "column":
+            self._fold_lanes(folds, home)
+            return
         accumulators = self._started(folds, home)
         if self.nest.kind == "row" and (home is self.root or home.bound == frozenset(self.nest.rows)):
             self._fold_team(folds, accumulators, home)
@@ -277,16 +283,46 @@ class Cuda(Lowering):
             fold: (accumulator, ATOM) for fold, accumulator in zip(folds, accumulators, strict=True)
         }
 
-    def _fold_alone(self, folds: Sequence[Expr], accumulators: Sequence[str], home: Scope) -> None:
-        loops = folds[0].args[1:]
-        scopes = [Scope(home, frozenset((loops[0],)))]
-        for loop in loops[1:]:
-            scopes.append(Scope(scopes[-1], frozenset((loop,))))
-        self._join(folds, accumulators, scopes[-1])
+    def _fold_lanes(self, folds: Sequence[Expr], home: _Lanes) -> None:
+        """Reductions of each lane: their loops stand outside of the loop over lanes, so that what the lanes
+        read is one access."""
+        chunk, width = home.around, self.variant.width
+        names = [self.fresh("sums" if fold.value == "sum" else "folds") for fold in folds]
+        start = Scope(chunk, frozenset())
+        for fold, name in zip(folds, names, strict=True):
+            chunk.lines.append(f"{self.local_type(fold)} {name}[{width}];")
+            start.lines.append(f"{name}[lane] = {identity(fold)[0]};")
+        chunk.add(["#pragma unroll", f"for (int lane = 0; lane < {width}; ++lane)"], start)
+        self._running.extend(folds)
+        accumulators = [f"{name}[lane]" for name in names]
+        scopes = self._loops(folds[0].args[1:], chunk)
+        # of the lanes' values only reductions can be seen here: the others are local to another loop
+        known = {node: spelled for node, spelled in home.names.items() if node.op == "reduce"}
+        lanes = _Lanes(scopes[-1], home.bound, names=known, lane=home.lane, first=home.first)
+        self._join(folds, accumulators, lanes)
+        self._unroll(scopes[-1], lanes)
+        self._close(folds[0].args[1:], scopes, chunk)
+        self._finished(folds, accumulators, home)
+
+    def _loops(self, loops: Sequence[Expr], home: Scope) -> list[Scope]:
+        """A scope for each of nested loops."""
+        scopes: list[Scope] = []
+        for loop in loops:
+            scopes.append(Scope(scopes[-1] if scopes else home, frozenset((loop,))))
+        return scopes
+
+    def _close(self, loops: Sequence[Expr], scopes: Sequence[Scope], home: Scope) -> None:
+        """Write the loops, the inner ones into the outer ones."""
         for place in reversed(range(len(loops))):
             name, kind = identifier(loops[place].value), self._index_type
             head = f"for ({kind} {name} = 0; {name} < {self._size(loops[place].args[0])}; ++{name})"
             (scopes[place - 1] if place else home).add([head], scopes[place])
+
+    def _fold_alone(self, folds: Sequence[Expr], accumulators: Sequence[str], home: Scope) -> None:
+        loops = folds[0].args[1:]
+        scopes = self._loops(loops, home)
+        self._join(folds, accumulators, scopes[-1])
+        self._close(loops, scopes, home)
 
     def _fold_team(self, folds: Sequence[Expr], accumulators: Sequence[str], home: Scope) -> None:
         loops = folds[0].args[1:]
@@ -359,14 +395,18 @@ def _first(lane: Expr) -> Expr:
     return index(f"{lane.value}_first", lane.args[0])
 
 
+def _where(element: Element, guard: Spelled) -> str:
+    return "" if element.guard is TRUE else f"if ({guard[0]}) "
+
+
 def _sum(offset: Spelled) -> str:
     return offset[0] if offset[1] >= 12 else f"({offset[0]})"
 
 
-def function(name: str, lowering: Cuda, lines: Sequence[str], outputs: Sequence[Element]) -> str:
+def function(name: str, lowering: Cuda, lines: Sequence[str]) -> str:
     """The whole kernel."""
     arguments = [f"const {v.dtype.cuda}* __restrict__ {name}" for name, v in lowering.tensors.items()]
-    arguments += [f"{e.value.dtype.cuda}* __restrict__ {lowering.results[e.value]}" for e in outputs]
+    arguments += [f"{v.dtype.cuda}* __restrict__ {name}" for v, name in lowering.results.items()]
     for parameter in lowering.parameters:
         match parameter.kind:
             case "magic":

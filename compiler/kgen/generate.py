@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from dlcb.compiler.dtype import FLOAT16
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import ONE, ZERO
-from dlcb.compiler.kgen import cpp, cpp_half, cpp_tiled, cuda, cuda_shared, prelude, variants
+from dlcb.compiler.kgen import cpp, cpp_half, cpp_tiled, cuda, cuda_shared, prelude, variants, windows
 from dlcb.compiler.kgen.coords import Layouts, Scalars, infer
 from dlcb.compiler.kgen.kernel import BufferArgument, Kernel, KernelSet
 from dlcb.compiler.kgen.schedule import Nest, plan
@@ -35,14 +35,18 @@ def generate(
     known = _made.setdefault(system, {})
     key = (target, anchor.op.name, *_content(nest, scalars))
     if key not in known:
-        make = _cpp if target.kind == "cpp" else _cuda
-        known[key] = tuple(make(anchor.op.name, scalars, nest, system))
+        if target.kind == "cpp":
+            made = _cpp(anchor.op.name, scalars, nest, system)
+        else:
+            strips = windows.strips(group, layouts, system, nest)
+            made = _cuda(anchor.op.name, scalars, nest, system, strips)
+        known[key] = tuple(made)
     return KernelSet(group.name, tuple(_bound(kernel, scalars) for kernel in known[key]))
 
 
 def _content(nest: Nest, scalars: Scalars) -> Iterable[object]:
     yield from (nest.kind, nest.rows, nest.lane, nest.inner)
-    yield tuple((e.scalar, e.offset, e.indices, e.value.dtype) for e in nest.elements)
+    yield tuple((*e.parts, e.indices, e.value.dtype) for e in nest.elements)
     yield tuple(value.dtype for value in scalars.tensors.values())
 
 
@@ -60,10 +64,10 @@ def _cpp(operator: str, scalars: Scalars, nest: Nest, system: System) -> Iterabl
     kind = _cpp_kind(scalars, nest)
     lowering = kind(nest, scalars.tensors, system)
     lines = lowering.run()
-    name = _content_name(operator, cpp.function("", lowering, lines, nest.elements))
+    name = _content_name(operator, cpp.function("", lowering, lines))
     yield Kernel(
         name=name,
-        body=cpp.function(name, lowering, lines, nest.elements),
+        body=cpp.function(name, lowering, lines),
         buffers=_buffers(scalars),
         parameters=tuple(lowering.parameters),
         guards=(),
@@ -82,9 +86,14 @@ def _cpp_kind(scalars: Scalars, nest: Nest) -> type[cpp.Cpp]:
     return cpp_half.Half if any(b.dtype is FLOAT16 for b in _buffers(scalars)) else cpp.Cpp
 
 
-def _cuda(operator: str, scalars: Scalars, nest: Nest, system: System) -> Iterable[Kernel]:
-    for variant, guards in variants.variants(nest, system):
-        yield _cuda_variant(operator, scalars, nest, system, variant, guards)
+def _cuda(
+    operator: str, scalars: Scalars, nest: Nest, system: System, strips: Iterable[windows.Choice]
+) -> Iterable[Kernel]:
+    plain = [(nest, variant, guards) for variant, guards in variants.variants(nest, system)]
+    # the sort is stable: of one width a strip comes first
+    choices = sorted((*strips, *plain), key=lambda choice: (choice[1].index_bits, -choice[1].width))
+    for chosen, variant, guards in choices:
+        yield _cuda_variant(operator, scalars, chosen, system, variant, guards)
 
 
 def _cuda_variant(
@@ -98,11 +107,11 @@ def _cuda_variant(
     kind = {"": cuda.Cuda, "columns": cuda_shared.Columns, "tile": cuda_shared.Tiled}[variant.shape]
     lowering = kind(nest, scalars.tensors, system, variant)
     lines = lowering.run()
-    name = _content_name(operator, cuda.function("", lowering, lines, nest.elements), variant.suffix)
+    name = _content_name(operator, cuda.function("", lowering, lines), variant.suffix)
     widest = max(b.dtype.itemsize for b in _buffers(scalars))
     return Kernel(
         name=name,
-        body=cuda.function(name, lowering, lines, nest.elements),
+        body=cuda.function(name, lowering, lines),
         buffers=_buffers(scalars),
         parameters=tuple(lowering.parameters),
         guards=guards,
@@ -123,7 +132,7 @@ def _content_name(operator: str, text: str, suffix: str = "") -> str:
 
 def _buffers(scalars: Scalars) -> tuple[BufferArgument, ...]:
     inputs = (BufferArgument(value.name, value.dtype, "in") for value in scalars.tensors.values())
-    outputs = (BufferArgument(e.value.name, e.value.dtype, "out") for e in scalars.elements)
+    outputs = (BufferArgument(value.name, value.dtype, "out") for value in scalars.outputs)
     return (*inputs, *outputs)
 
 

@@ -74,7 +74,7 @@ class Lowering(ABC):
     def __init__(self, nest: Nest, tensors: Mapping[str, Value], system: System) -> None:
         self.nest = arranged(nest, system)
         self.tensors = tensors
-        self.results = {element.value: f"out{k}" for k, element in enumerate(nest.elements)}
+        self.results = {value: f"out{k}" for k, value in enumerate(nest.outputs)}
         self.system = system
         self.parameters: list[Parameter] = []
         self.checks: list[IndexCheck] = []
@@ -85,7 +85,7 @@ class Lowering(ABC):
         self._keep = self.kept()
         self._fresh_rows: dict[Expr, Spelled] = {}  # kept in the loop being written
         self._rows_kept: dict[Expr, Spelled] = {}  # to be read back in later loops
-        nodes = list(toposort(root for e in self.nest.elements for root in (e.scalar, e.offset)))
+        nodes = list(toposort(part for e in self.nest.elements for part in e.parts))
         self._hosted = _hosted(nodes)
         self._users: dict[Expr, int] = {}
         for node in nodes:
@@ -414,7 +414,7 @@ def arranged(nest: Nest, system: System) -> Nest:
             return args[0] - apply("floordiv", *args) * args[1]
         return remake(node, args)
 
-    roots = [root for e in nest.elements for root in (e.scalar, e.offset)]
+    roots = [part for e in nest.elements for part in e.parts]
     nodes = list(toposort(roots))
     hosted = _hosted(nodes)
     for_host = {
@@ -426,6 +426,7 @@ def arranged(nest: Nest, system: System) -> Nest:
             leaf = not node.args or node.op == "index"
             done[node] = node if leaf else remade(node, tuple(done[arg] for arg in node.args))
     elements = tuple(
-        type(e)(e.value, done[e.scalar], address(done[e.offset]), e.indices) for e in nest.elements
+        type(e)(e.value, done[e.scalar], address(done[e.offset]), e.indices, done[e.guard])
+        for e in nest.elements
     )
     return Nest(nest.kind, nest.rows, nest.lane, nest.inner, elements)

@@ -14,6 +14,7 @@ from itertools import pairwise
 from dlcb.compiler.expr.dag import Expr, rebuild, toposort
 from dlcb.compiler.expr.node import ONE, ZERO, index, product, reduce, remake
 from dlcb.compiler.expr.ops import SLOW, cost_of
+from dlcb.compiler.ir.graph import Value
 from dlcb.compiler.kgen.affine import Sum, linear
 from dlcb.compiler.kgen.coords import Element, Scalars
 from dlcb.compiler.passes.steps import Group
@@ -41,6 +42,10 @@ class Nest:
     @property
     def loops(self) -> tuple[Expr, ...]:
         return (*self.rows, *((self.lane,) if self.lane is not None else ()), *self.inner)
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        return tuple(dict.fromkeys(e.value for e in self.elements))
 
     def reductions(self) -> Iterator[Expr]:
         """Every fold in it, inner ones first."""
@@ -198,7 +203,7 @@ def _uses(nest: Nest) -> tuple[list[Sum], set[Expr]]:
 
     for element in nest.elements:
         address(element.offset)
-        stack.append(element.scalar)
+        stack += (element.scalar, element.guard)
     seen: set[Expr] = set()
     while stack:
         node = stack.pop()
@@ -245,11 +250,10 @@ def _merge(nest: Nest, outer: Expr, inner: Expr) -> Nest:
             return reduce(node.value, (i for i in args[1:] if i is not ZERO), args[0])
         return remake(node, args)
 
-    roots = [root for e in nest.elements for root in (e.scalar, e.offset)]
-    made = rebuild(roots, {outer: ZERO, inner: joined}, remade)
+    made = rebuild([part for e in nest.elements for part in e.parts], {outer: ZERO, inner: joined}, remade)
     elements = tuple(
-        replace(e, scalar=scalar, offset=offset, indices=loops(e.indices))
-        for e, scalar, offset in zip(nest.elements, made[::2], made[1::2], strict=True)
+        Element(e.value, *made[3 * k : 3 * k + 2], loops(e.indices), made[3 * k + 2])
+        for k, e in enumerate(nest.elements)
     )
     lane = joined if nest.lane is inner else nest.lane
     return replace(nest, rows=loops(nest.rows), lane=lane, inner=loops(nest.inner), elements=elements)

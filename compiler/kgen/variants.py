@@ -9,7 +9,7 @@ from dlcb.compiler.dtype import BOOL, INDEX, DType
 from dlcb.compiler.expr.dag import Expr, toposort
 from dlcb.compiler.expr.node import ONE, TRUE, ZERO, apply, as_expr, ceildiv, equal, product
 from dlcb.compiler.kgen.affine import linear
-from dlcb.compiler.kgen.schedule import Nest, is_serial, worth_keeping
+from dlcb.compiler.kgen.schedule import Nest, extent, worth_keeping
 from dlcb.compiler.kgen.verify import products
 from dlcb.compiler.shapes.system import System
 
@@ -17,6 +17,7 @@ THREADS = 256  # in a block
 WARP = 32
 TILE = 32  # columns that a block takes, and the sides of a tile
 ACCESS = 16  # bytes that a thread moves at once
+_SHORT = 32  # elements; a column of so many is one thread's
 _MOST_BLOCKS = 1 << 16  # further elements are reached by striding
 _REGISTERS = 64  # of a thread, for what is kept of a row
 _LARGEST_INT = 2**31 - 1
@@ -72,7 +73,7 @@ def vector_loops(nest: Nest) -> list[Expr]:
     """The loops whose neighbouring elements a thread takes: the innermost of the domain and of each team
     reduction."""
     if nest.kind != "row":
-        return [nest.lane] if nest.lane is not None and nest.kind == "flat" else []
+        return [nest.lane] if nest.lane is not None else []
     loops = [nest.inner[-1]] if nest.inner else []
     rows = set(nest.rows)
     folds = [f for f in nest.reductions() if {v for v in f.free if v.op == "index"} <= rows]
@@ -80,10 +81,25 @@ def vector_loops(nest: Nest) -> list[Expr]:
 
 
 def widest(nest: Nest) -> int:
-    """Elements of the widest type that fit one access, if any access is along the vector loops."""
+    """Elements of the widest type that fit one access, if any access is along the vector loops; of a column
+    kernel, where folds repeat them, if all are."""
     loops = vector_loops(nest)
     sizes = [d.itemsize for offset, d in accesses(nest) for loop in loops if linear(offset).get(loop) is ONE]
-    return max(1, min(ACCESS // size for size in sizes)) if sizes else 1
+    width = max(1, min(ACCESS // size for size in sizes)) if sizes else 1
+    return width if nest.kind != "column" or _side_by_side(nest, width) else 1
+
+
+def _side_by_side(nest: Nest, width: int) -> bool:
+    """Is everything that neighbouring lanes read one access of `width` elements, or one element?"""
+    lane = nest.lane
+    assert lane is not None
+    nodes = [node for node in toposort(e.scalar for e in nest.elements) if node.op in ("load", "check")]
+    return all(
+        node.op == "load"
+        and lane not in node.args[1].free
+        and (lane not in node.free or steps_of(node.args[0], lane, width) is not None)
+        for node in nodes
+    )
 
 
 def wide_guards(nest: Nest, width: int, system: System) -> tuple[Expr, ...] | None:
@@ -102,7 +118,7 @@ def wide_guards(nest: Nest, width: int, system: System) -> tuple[Expr, ...] | No
 def narrow_guards(nest: Nest, system: System) -> tuple[Expr, ...]:
     """What must hold for 32-bit indices: no address or coordinate, nor any part of one, passes 2^31."""
     roots = [offset for offset, _ in accesses(nest)]
-    nodes = list(toposort(root for e in nest.elements for root in (e.scalar, e.offset)))
+    nodes = list(toposort(part for e in nest.elements for part in e.parts))
     for node in nodes:
         if not (node.dtype is INDEX and narrowable(node)):
             roots.extend(arg for arg in node.args if arg.dtype is INDEX)
@@ -153,10 +169,16 @@ def _magnitude(root: Expr) -> Expr:
     return done[root]
 
 
+def _is_short(fold: Expr) -> bool:
+    """Does a thread rather reduce alone than share the work of one column?"""
+    count = extent(fold)
+    return count.is_const and count.value <= _SHORT
+
+
 def variants(nest: Nest, system: System) -> list[tuple[Variant, tuple[Expr, ...]]]:
     """The variants worth making with their guards, best first; the last one has none."""
     narrow = narrow_guards(nest, system)
-    if nest.kind == "column" and any(not is_serial(fold) for fold in nest.reductions()):
+    if nest.kind == "column" and any(not _is_short(fold) for fold in nest.reductions()):
         return [(Variant(1, 32, shape="columns"), narrow), (Variant(1, 64), ())]
     if crossed(nest) is not None:
         return [(Variant(1, 32, shape="tile"), narrow), (Variant(1, 64), ())]

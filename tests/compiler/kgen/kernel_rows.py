@@ -178,6 +178,30 @@ def statistics(p: Program) -> list[Value]:
     return [p.mean(x, axes=(0,), keepdim=False), p.var(x, axes=(0,), keepdim=False, correction=0)]
 
 
+def depthwise(
+    channels: str, window: str, stride: int, padding: int, dilation: int = 1, dtype: DType = FLOAT16
+) -> Callable[[Program], Value]:
+    """A depthwise convolution over channels-last images, with bias and ReLU."""
+
+    def make(p: Program) -> Value:
+        y = p.depthwise_nhwc(
+            p.tensor("x", f"n h w {channels}", dtype),
+            p.tensor("weight", f"{window} {channels}", dtype),
+            stride=(stride, stride),
+            padding=(padding, padding),
+            dilation=(dilation, dilation),
+        )
+        return p.relu(p.add(y, p.tensor("bias", channels, dtype)))
+
+    return make
+
+
+def pooled_channels_last(p: Program) -> Value:
+    x = p.permute(p.tensor("x", "n h w c", FLOAT16), order=(0, 3, 1, 2))
+    pool = p.max_pool(x, window=(3, 3), stride=(2, 2), padding=(1, 1), dilation=(1, 1), ceil_mode=False)
+    return p.permute(pool, order=(0, 2, 3, 1))
+
+
 ROWS: dict[str, Row] = {
     "gelu_add_norm": Row(gelu_add_norm, sizes("b s", "2 3", "1 1", "3 40", "0 5"), tolerance=4e-6),
     "two_outputs": Row(two_outputs, sizes("b s", "2 3", "1 1", "5 7")),
@@ -201,6 +225,23 @@ ROWS: dict[str, Row] = {
     "split_sizes": Row(split_sizes, sizes("a b", "3 5", "7 2", "1 1", "12 13")),
     "pooled": Row(pooled, sizes("n c h w", "1 3 5 7", "2 1 4 4", "1 10 13 29")),
     "pooled_padded": Row(pooled_padded, sizes("n c h w", "1 3 5 7", "2 1 4 4", "1 2 13 29")),
+    "depthwise": Row(
+        depthwise("16", "3 3", 1, 1), sizes("n h w", "2 5 7", "1 1 1", "1 8 8", "1 2 13"), tolerance=2e-3
+    ),
+    "depthwise_strided": Row(
+        depthwise("8", "5 5", 2, 2), sizes("n h w", "2 9 7", "1 1 1", "1 8 24"), tolerance=2e-3
+    ),
+    "depthwise_dilated": Row(
+        depthwise("c", "3 2", 1, 0, 2),
+        sizes("n h w c", "2 6 7 8", "1 5 3 3", "1 8 13 40", "1 5 9 1"),
+        tolerance=2e-3,
+    ),
+    "depthwise_fp32": Row(
+        depthwise("c", "3 3", 2, 1, 1, FLOAT32), sizes("n h w c", "2 6 7 4", "1 5 3 3", "1 8 19 12")
+    ),
+    "pooled_channels_last": Row(
+        pooled_channels_last, sizes("n h w c", "2 6 7 8", "1 5 3 3", "1 8 13 40"), tolerance=1e-3
+    ),
     "average_pool": Row(
         lambda p: p.avg_pool(
             p.tensor("x", "n c h w"),

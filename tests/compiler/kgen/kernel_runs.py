@@ -204,8 +204,7 @@ class CudaRun(Run):
         return cupy
 
     def launch(self, kernels: KernelSet, memory: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
-        open_to_us = [k for k in kernels.variants[self.choice :] if all(evaluate(g, sizes) for g in k.guards)]
-        kernel = (open_to_us or kernels.variants[-1:])[0]
+        kernel = chosen(kernels, self.choice, sizes)
         if number(kernel.domain, sizes) == 0:
             return
         arguments: list[Any] = [memory[b.value_name] for b in kernel.buffers]
@@ -231,6 +230,12 @@ class CudaRun(Run):
             module.load(self.unit.binary)
             self.unit.__dict__["module"] = module
         return module
+
+
+def chosen(kernels: KernelSet, choice: int, sizes: Mapping[str, int]) -> Kernel:
+    """The variant number `choice`, or the next one whose guards hold."""
+    open_to_us = [k for k in kernels.variants[choice:] if all(evaluate(g, sizes) for g in k.guards)]
+    return (open_to_us or kernels.variants[-1:])[0]
 
 
 def parameters(kernel: Kernel, sizes: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -23,6 +23,7 @@ GOLDEN = (
     "masked_mean",
     "embeddings",
     "pooled",
+    "depthwise",
     "repeat_and_flip",
     "column_sum",
 )

@@ -1,0 +1,200 @@
+"""Runs CUDA kernels on the CPU: the text is compiled by g++ behind a header in which every thread of a block
+is a fiber, so that barriers and shuffles do what a GPU does. What a kernel computes is checked without a GPU;
+its speed and its races are not: a block's threads run one after the other, each up to the next barrier."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from kernel_runs import CppRun, Unit, chosen, number, parameters
+
+from dlcb.compiler.kgen import Kernel, KernelSet
+
+_HEADER = """
+#include <ucontext.h>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __shared__ static
+#define __launch_bounds__(...)
+struct __half { _Float16 value; };
+struct __nv_bfloat16 { uint16_t bits; };
+
+namespace fibers {
+struct Place { unsigned x = 0, y = 0, z = 0; };
+enum State { READY, AT_BLOCK, AT_WARP, DONE };
+constexpr int MOST = 1024, STACK = 128 << 10;
+static ucontext_t main_context, contexts[MOST];
+static char* stacks = nullptr;
+static State states[MOST];
+static int current = 0, count = 0;
+static void (*body)(void* const*) = nullptr;
+static void* const* arguments = nullptr;
+static unsigned long long exchanged[MOST];
+static void enter() {
+    body(arguments);
+    states[current] = DONE;
+    swapcontext(&contexts[current], &main_context);
+}
+static void wait(State state) {
+    states[current] = state;
+    swapcontext(&contexts[current], &main_context);
+}
+}  // namespace fibers
+static fibers::Place threadIdx, blockIdx, blockDim, gridDim;
+
+namespace fibers {
+// Threads that a barrier holds go on once all of their block, or warp, have come to it or ended.
+static bool release(int first, int last, State barrier) {
+    bool any = false;
+    for (int k = first; k < last; ++k) {
+        if (states[k] == READY || (states[k] != barrier && states[k] != DONE)) return false;
+        any |= states[k] == barrier;
+    }
+    for (int k = first; k < last; ++k) if (states[k] == barrier) states[k] = READY;
+    return any;
+}
+static void run_block() {
+    for (int k = 0; k < count; ++k) {
+        getcontext(&contexts[k]);
+        contexts[k].uc_stack.ss_sp = stacks + std::size_t(k) * STACK;
+        contexts[k].uc_stack.ss_size = STACK;
+        contexts[k].uc_link = nullptr;
+        makecontext(&contexts[k], enter, 0);
+        states[k] = READY;
+    }
+    for (bool more = true; more;) {
+        more = false;
+        for (current = 0; current < count; ++current) {
+            if (states[current] != READY) continue;
+            threadIdx.x = current;
+            swapcontext(&main_context, &contexts[current]);
+            more = true;
+        }
+        for (int warp = 0; warp < count; warp += 32) more |= release(warp, warp + 32, AT_WARP);
+        more |= release(0, count, AT_BLOCK);
+    }
+    for (int k = 0; k < count; ++k)
+        if (states[k] != DONE) { std::puts("threads wait forever"); std::abort(); }
+}
+}  // namespace fibers
+
+extern "C" void run_kernel(
+    void (*body)(void* const*), void* const* arguments, unsigned grid, unsigned threads
+) {
+    std::size_t bytes = std::size_t(fibers::MOST) * fibers::STACK;
+    if (!fibers::stacks) fibers::stacks = static_cast<char*>(std::malloc(bytes));
+    fibers::body = body, fibers::arguments = arguments, fibers::count = threads;
+    gridDim.x = grid, blockDim.x = threads;
+    for (blockIdx.x = 0; blockIdx.x < grid; ++blockIdx.x) fibers::run_block();
+}
+static void __syncthreads() { fibers::wait(fibers::AT_BLOCK); }
+static void __syncwarp() { fibers::wait(fibers::AT_WARP); }
+template <typename T> static T from_lane(T value, int lane) {
+    std::memcpy(&fibers::exchanged[threadIdx.x], &value, sizeof value);
+    __syncwarp();
+    T result;
+    std::memcpy(&result, &fibers::exchanged[threadIdx.x / 32 * 32 + lane], sizeof value);
+    __syncwarp();
+    return result;
+}
+template <typename T> static T __shfl_xor_sync(unsigned, T value, int distance) {
+    return from_lane(value, int(threadIdx.x % 32) ^ distance);
+}
+template <typename To, typename From> static To same_bits(From x) {
+    To y;
+    std::memcpy(&y, &x, sizeof y);
+    return y;
+}
+static float __int_as_float(int x) { return same_bits<float>(x); }
+static double __longlong_as_double(long long x) { return same_bits<double>(x); }
+static unsigned __umulhi(unsigned a, unsigned b) { return unsigned((unsigned long long)a * b >> 32); }
+static unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+    return (unsigned long long)((unsigned __int128)a * b >> 64);
+}
+static float __half2float(__half x) { return x.value; }
+static __half __float2half_rn(float x) { return {_Float16(x)}; }
+static float __bfloat162float(__nv_bfloat16 x) { return same_bits<float>(unsigned(x.bits) << 16); }
+static __nv_bfloat16 __float2bfloat16_rn(float x) {
+    unsigned bits = same_bits<unsigned>(x);
+    return {uint16_t(x != x ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+static float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+static double rsqrt(double x) { return 1.0 / std::sqrt(x); }
+using Word = unsigned long long;
+static Word atomicCAS(Word* place, Word was, Word now) {
+    Word old = *place;
+    if (old == was) *place = now;
+    return old;
+}
+"""
+
+
+@cache
+def emulated(unit: Unit) -> Any:
+    """The CUDA kernels of `unit` as a library for the CPU."""
+    kernels = {k.name: k for case in unit.cases.values() for made in case.kernels for k in made.variants}
+    own = re.sub(r"#include <cuda_\w+.h>", "", unit.text)
+    text = "\n".join([_HEADER, own, *map(_entry, kernels.values())])
+    options = ["-x", "c++", "-std=c++20", "-w", "-O1", "-ffp-contract=fast", "-fno-strict-aliasing"]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "unit.so"
+        command = ["g++", *options, "-shared", "-fPIC", "-", "-o", str(path)]
+        subprocess.run(command, input=text, text=True, check=True)
+        return ctypes.CDLL(str(path))
+
+
+def _entry(kernel: Kernel) -> str:
+    """A function that takes a kernel's arguments from an array of pointers to them."""
+    types = [f"{'const ' if b.mode == 'in' else ''}{b.dtype.cuda}*" for b in kernel.buffers]
+    for parameter in kernel.parameters:
+        types += {
+            "int32": ["int"],
+            "int64": ["long long"],
+            "magic": ["unsigned"] * 2,
+            "magic64": ["unsigned long long"] * 2,
+        }[parameter.kind]
+    types.append("long long*")
+    passed = ", ".join(f"*({kind}*)arguments[{k}]" for k, kind in enumerate(types))
+    return f'extern "C" void enter_{kernel.name}(void* const* arguments) {{ {kernel.name}({passed}); }}'
+
+
+@dataclass(eq=False)
+class EmulatedRun(CppRun):
+    """On emulated threads, by the variant number `choice` of each kernel, or the next one whose guards hold.
+    What no kernel writes stays a pattern of bytes that results do not have."""
+
+    choice: int = 0
+
+    def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+        array = np.empty(shape, dtype)
+        array.reshape(-1).view(np.uint8)[:] = 0xA5
+        return array
+
+    def launch(self, kernels: KernelSet, memory: Mapping[str, np.ndarray], sizes: Mapping[str, int]) -> None:
+        kernel = chosen(kernels, self.choice, sizes)
+        if number(kernel.domain, sizes) == 0:
+            return
+        buffers = [memory[b.value_name].ctypes.data for b in kernel.buffers]
+        assert all(address % kernel.alignment == 0 for address in buffers)
+        status = self.unit.cases[self.label].status
+        numbers = [n for _, n in parameters(kernel, sizes)]
+        cells = [ctypes.c_int64(n) for n in (*buffers, *numbers, status.ctypes.data)]
+        arguments = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(cell) for cell in cells))
+        library = emulated(self.unit)
+        entry = ctypes.cast(getattr(library, f"enter_{kernel.name}"), ctypes.c_void_p)
+        library.run_kernel(entry, arguments, number(kernel.grid[0], sizes), kernel.block[0])
