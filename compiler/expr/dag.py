@@ -87,9 +87,9 @@ def intern(op: str, args: tuple[Expr, ...], value: Any, dtype: DType) -> Expr:
 
 
 def _free(node: Expr) -> frozenset[Expr]:
-    below: frozenset[Expr] = (
-        frozenset().union(*(arg._free for arg in node.args)) if node.args else frozenset()
-    )
+    below: frozenset[Expr] = frozenset()
+    for arg in node.args:
+        below = below | arg._free if below else arg._free
     if node.op == "size":
         return frozenset((node,))
     if node.op == "index":
@@ -107,7 +107,7 @@ def _set_digest(node: Expr) -> None:
     node._digest = state.digest()
 
 
-def toposort(roots: Iterable[Expr], enter: Callable[[Expr], bool] = lambda node: True) -> Iterator[Expr]:
+def toposort(roots: Iterable[Expr], enter: Callable[[Expr], bool] | None = None) -> Iterator[Expr]:
     """Each node below `roots` for which `enter` holds, once, arguments first. Uses a stack, not recursion."""
     seen: set[Expr] = set()
     stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(list(roots))]
@@ -115,10 +115,14 @@ def toposort(roots: Iterable[Expr], enter: Callable[[Expr], bool] = lambda node:
         node, ready = stack.pop()
         if ready:
             yield node
-        elif node not in seen and enter(node):
+        elif node not in seen and (enter is None or enter(node)):
             seen.add(node)
-            stack.append((node, True))
-            stack.extend((arg, False) for arg in reversed(node.args) if arg not in seen)
+            below = [(arg, False) for arg in reversed(node.args) if arg not in seen]
+            if below:
+                stack.append((node, True))
+                stack += below
+            else:
+                yield node
 
 
 def rebuild(

@@ -7,7 +7,8 @@ everything that needs facts about sizes or more than one level is a rule of the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from dlcb.compiler.dtype import BOOL, INDEX, DType
@@ -18,6 +19,8 @@ from dlcb.compiler.expr.ops import FOLDS, OPS
 
 def const(value: Any, dtype: DType = INDEX) -> Expr:
     """A constant of the given type."""
+    if dtype is INDEX:
+        return _number(int(value))
     if dtype.kind == "bool":
         value = bool(value)
     elif dtype.is_float:
@@ -25,6 +28,11 @@ def const(value: Any, dtype: DType = INDEX) -> Expr:
     else:
         value = int(value)
     return intern("const", (), value, dtype)
+
+
+@lru_cache(maxsize=4096)
+def _number(value: int) -> Expr:
+    return intern("const", (), value, INDEX)
 
 
 TRUE, FALSE = const(True, BOOL), const(False, BOOL)
@@ -94,24 +102,29 @@ def apply(name: str, *operands: Expr | int | float | bool) -> Expr:
     """The scalar operator `name` on its operands; Python numbers take the type of the first expression
     operand."""
     row = OPS[name]
-    args: list[Any] = list(operands)
-    if not all(isinstance(x, Expr) for x in args):
-        typed = next((x.dtype for x in operands if isinstance(x, Expr) and x.dtype is not BOOL), None)
-        args = [as_expr(x, typed if not isinstance(x, bool) else BOOL) for x in operands]
-    simple = _identity(name, args)
-    if simple is not None:
-        return simple
-    result = row.type_of(*(arg.dtype for arg in args))
-    if all(arg.is_const for arg in args):
+    args = _typed(operands)
+    if name in _IDENTITIES:
+        simple = _IDENTITIES[name](*args)
+        if simple is not None:
+            return simple
+    result = row.type_of(*[arg.dtype for arg in args])
+    if all([arg.op == "const" for arg in args]):
         folded = _fold(name, args, result)
         if folded is not None:
             return folded
-    if row.commutative and len(args) == 2 and _order(args[1]) < _order(args[0]):
-        args.reverse()
-    return intern(name, tuple(args), None, result)
+    if row.commutative and _precedes(args[1], args[0]):
+        args = args[::-1]
+    return intern(name, args, None, result)
 
 
-def _fold(name: str, args: list[Expr], result: DType) -> Expr | None:
+def _typed(operands: tuple[Any, ...]) -> tuple[Expr, ...]:
+    if all([x.__class__ is Expr for x in operands]):
+        return operands
+    typed = next((x.dtype for x in operands if isinstance(x, Expr) and x.dtype is not BOOL), None)
+    return tuple(as_expr(x, typed if not isinstance(x, bool) else BOOL) for x in operands)
+
+
+def _fold(name: str, args: tuple[Expr, ...], result: DType) -> Expr | None:
     if name in ("floordiv", "mod") and args[1].value == 0:
         return None  # has no value: stays as it is, and raises when evaluated
     value = OPS[name].meaning(*(arg.value for arg in args))
@@ -120,78 +133,125 @@ def _fold(name: str, args: list[Expr], result: DType) -> Expr | None:
     return const(value, result)
 
 
-def _order(x: Expr) -> tuple[int, str]:
-    """Compound expressions, then sizes, then indices, constants last; a stable order that reads well (n * m *
-    k + i + 1)."""
-    rank = {"size": 1, "index": 2, "const": 3}.get(x.op, 0)
-    return rank, x.digest.hex() if rank == 0 else "" if rank == 3 else x.value
+_RANKS = {"size": 1, "index": 2, "const": 3}  # of operands; 0 for what is compound
 
 
-def _identity(name: str, args: list[Expr]) -> Expr | None:
-    a = args[0]
-    if name == "neg" and not a.dtype.is_float:
-        return apply("sub", const(0, a.dtype), a)  # so that the rules know one spelling
-    if name == "where":
-        if a.is_const:
-            chosen = args[1] if a.value else args[2]
-            other = args[2] if a.value else args[1]
-            return chosen if chosen.dtype is other.dtype else None
-        return args[1] if args[1] is args[2] else None
-    if name == "not":
-        return a.args[0] if a.op == "not" else None
-    if len(args) != 2:
-        return None
-    b = args[1]
-    if a.dtype is not b.dtype:
-        return None
-    exact = not a.dtype.is_float  # x * 0 -> 0 and x - x -> 0 do not hold for NaN
-    match name:
-        case "add" if exact:
-            if _is(a, 0):
-                return b
-            if _is(b, 0):
-                return a
-        case "sub":
-            if _is(b, 0):
-                return a
-            if a is b and exact:
-                return const(0, a.dtype)
-        case "mul":
-            for x, y in ((a, b), (b, a)):
-                if _is(x, 1):
-                    return y
-                if _is(x, 0) and exact:
-                    return x
-        case "div" | "floordiv":
-            if _is(b, 1) and (name == "floordiv") == exact:
-                return a
-            if _is(a, 0) and exact and b.is_const and b.value != 0:
-                return a
-        case "mod":
-            if _is(b, 1):
-                return const(0, a.dtype)
-        case "min" | "max":
-            if a is b:
-                return a
-        case "and" if a.dtype is BOOL:
-            if a is b or b is TRUE or a is FALSE:
-                return a
-            if a is TRUE or b is FALSE:
-                return b
-        case "or" if a.dtype is BOOL:
-            if a is b or b is FALSE or a is TRUE:
-                return a
-            if a is FALSE or b is TRUE:
-                return b
-        case "eq" | "le" if a is b and exact:
-            return TRUE
-        case "ne" | "lt" if a is b and exact:
-            return FALSE
-    return None
+def _precedes(a: Expr, b: Expr) -> bool:
+    """Does `a` stand before `b` as an operand? Compound expressions first, then sizes, then indices,
+    constants last; a stable order that reads well (n * m * k + i + 1)."""
+    rank = _RANKS.get(a.op, 0)
+    other = _RANKS.get(b.op, 0)
+    if rank != other:
+        return rank < other
+    return bool(a.digest < b.digest if rank == 0 else rank < 3 and a.value < b.value)
+
+
+# ---- identities, by operator: what holds for all operands, or None. NaN breaks x * 0 -> 0 and x - x -> 0
+
+
+def _exact(a: Expr, b: Expr) -> bool:
+    return a.dtype is b.dtype and not a.dtype.is_float
 
 
 def _is(x: Expr, value: int) -> bool:
-    return x.is_const and x.value == value
+    return x.op == "const" and bool(x.value == value)
+
+
+def _neg(a: Expr) -> Expr | None:
+    return None if a.dtype.is_float else apply("sub", const(0, a.dtype), a)  # so that rules know one spelling
+
+
+def _where(condition: Expr, yes: Expr, no: Expr) -> Expr | None:
+    if condition.is_const:
+        chosen, other = (yes, no) if condition.value else (no, yes)
+        return chosen if chosen.dtype is other.dtype else None
+    return yes if yes is no else None
+
+
+def _not(a: Expr) -> Expr | None:
+    return a.args[0] if a.op == "not" else None
+
+
+def _add(a: Expr, b: Expr) -> Expr | None:
+    if not _exact(a, b):
+        return None
+    return b if _is(a, 0) else a if _is(b, 0) else None
+
+
+def _sub(a: Expr, b: Expr) -> Expr | None:
+    if a.dtype is b.dtype and _is(b, 0):
+        return a
+    return const(0, a.dtype) if a is b and not a.dtype.is_float else None
+
+
+def _mul(a: Expr, b: Expr) -> Expr | None:
+    if a.dtype is not b.dtype:
+        return None
+    if _is(a, 1):
+        return b
+    if _is(b, 1):
+        return a
+    exact = not a.dtype.is_float
+    return a if exact and _is(a, 0) else b if exact and _is(b, 0) else None
+
+
+def _div(a: Expr, b: Expr) -> Expr | None:
+    return a if a.dtype is b.dtype and a.dtype.is_float and _is(b, 1) else None
+
+
+def _floordiv(a: Expr, b: Expr) -> Expr | None:
+    if not _exact(a, b):
+        return None
+    return a if _is(b, 1) or (_is(a, 0) and b.is_const and b.value != 0) else None
+
+
+def _mod(a: Expr, b: Expr) -> Expr | None:
+    return const(0, a.dtype) if a.dtype is b.dtype and _is(b, 1) else None
+
+
+def _extreme(a: Expr, b: Expr) -> Expr | None:
+    return a if a is b else None
+
+
+def _and(a: Expr, b: Expr) -> Expr | None:
+    if a.dtype is not BOOL or b.dtype is not BOOL:
+        return None
+    return a if a is b or b is TRUE or a is FALSE else b if a is TRUE or b is FALSE else None
+
+
+def _or(a: Expr, b: Expr) -> Expr | None:
+    if a.dtype is not BOOL or b.dtype is not BOOL:
+        return None
+    return a if a is b or b is FALSE or a is TRUE else b if a is FALSE or b is TRUE else None
+
+
+def _reflexive(a: Expr, b: Expr) -> Expr | None:
+    return TRUE if a is b and not a.dtype.is_float else None
+
+
+def _irreflexive(a: Expr, b: Expr) -> Expr | None:
+    return FALSE if a is b and not a.dtype.is_float else None
+
+
+_IDENTITIES: dict[str, Callable[..., Expr | None]] = {
+    "neg": _neg,
+    "where": _where,
+    "not": _not,
+    "add": _add,
+    "sub": _sub,
+    "mul": _mul,
+    "div": _div,
+    "floordiv": _floordiv,
+    "mod": _mod,
+    "min": _extreme,
+    "max": _extreme,
+    "and": _and,
+    "or": _or,
+    "eq": _reflexive,
+    "le": _reflexive,
+    "ne": _irreflexive,
+    "lt": _irreflexive,
+}
 
 
 def remake(node: Expr, args: tuple[Expr, ...]) -> Expr:
