@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dlcb.compiler.dtype import BOOL
+from dlcb.compiler.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32
 from dlcb.compiler.expr.node import ONE, ZERO, index
 from dlcb.compiler.ir import ops
 from dlcb.compiler.ir.graph import Graph, GraphBuilder, Node, Value, rewrite
@@ -18,7 +18,10 @@ from dlcb.compiler.shapes.system import System
 
 def fold_batch_norms(graph: Graph) -> Graph:
     """batch_norm(convolution(x, w, b)) -> convolution(x, w * s, (b - mean) * s + beta),
-    s = gamma / sqrt(var + eps)."""
+    s = gamma / sqrt(var + eps).
+
+    Weights of a half type are rounded once more by this, the same way at every position, so that nothing
+    averages the errors out; `cast_evenly` keeps those of a channel from adding up."""
     users = graph.users()
 
     def replace(build: GraphBuilder, node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
@@ -32,13 +35,20 @@ def fold_batch_norms(graph: Graph) -> Graph:
         x, weight, *bias = convolution.inputs
         scale, shift = _affine(build, node, inputs[1:])
         wide = build.apply(ops.reshape, scale, shape=(scale.shape[0], *(ONE for _ in weight.shape[1:])))
-        weight = build.apply(ops.cast, build.apply(ops.mul, weight, wide), dtype=weight.dtype)
+        weight = _scaled(build, weight, wide)
         if bias:
             shift = build.apply(ops.add, shift, build.apply(ops.mul, bias[0], scale))
         shift = build.apply(ops.cast, shift, dtype=weight.dtype)
         return (build.apply(ops.convolution, x, weight, shift, **convolution.attributes),)
 
     return rewrite(graph, replace)
+
+
+def _scaled(build: GraphBuilder, weight: Value, scale: Value) -> Value:
+    if weight.dtype not in (FLOAT16, BFLOAT16):
+        return build.apply(ops.cast, build.apply(ops.mul, weight, scale), dtype=weight.dtype)
+    exact = build.apply(ops.mul, build.apply(ops.cast, weight, dtype=FLOAT32), scale)
+    return build.apply(ops.cast_evenly, exact, dtype=weight.dtype)
 
 
 def _affine(build: GraphBuilder, node: Node, statistics: tuple[Value, ...]) -> tuple[Value, Value]:

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 
 from dlcb.compiler.errors import UnsupportedOperator
+from dlcb.compiler.runtime.types import TORCH
+from dlcb.compiler.thunks.rounding import cast_evenly
 
 _CHANNELS_LAST, _CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)  # orders of permutation
 
@@ -179,6 +181,12 @@ def _cumsum(
     return partial(torch.cumsum, operands[0], attributes["axis"])
 
 
+def _cast_evenly(
+    operands: Operands, attributes: Mapping[str, Any], out: torch.Tensor | None
+) -> Callable[[], torch.Tensor]:
+    return partial(cast_evenly, operands[0], TORCH[str(attributes["dtype"])])
+
+
 ROWS: dict[str, Row] = {
     "linear": _linear,
     "matmul": _matmul,
@@ -186,6 +194,7 @@ ROWS: dict[str, Row] = {
     "convolution_nhwc": _convolution_nhwc,
     "attention": _attention,
     "cumsum": _cumsum,
+    "cast_evenly": _cast_evenly,
 }
 
 

@@ -9,7 +9,7 @@ from dlcb.compiler.dtype import DType
 from dlcb.compiler.expr import node
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import const
-from dlcb.compiler.ir.op import Inference, Op, Operand, Shape, Type, same_shape
+from dlcb.compiler.ir.op import Inference, Op, Operand, Shape, Type, given_dtype, same_shape
 from dlcb.compiler.ir.ops.rules import Coordinates, accumulated, computed, replaced
 
 
@@ -42,3 +42,13 @@ def _cumsum(i: Coordinates, r: Coordinates, x: Operand, axis: int) -> Expr:
 
 
 cumsum = Op("cumsum", "opaque", same_shape, accumulated, _cumsum, lambda x, axis: (x.shape[axis],), "sum")
+
+
+def _cast_evenly(i: Coordinates, r: Coordinates, x: Operand, dtype: DType) -> Expr:
+    # for the oracle: the nearest value, of which the result is at most a neighbour
+    return node.cast(x[i], computed(dtype))
+
+
+# To a half type, so that the rounding errors of each row (all axes but the first) add up to nearly nothing:
+# see `thunks.rounding`. A library call like the contractions, so that weights made by it are made at load.
+cast_evenly = Op("cast_evenly", "contract", same_shape, given_dtype, _cast_evenly)

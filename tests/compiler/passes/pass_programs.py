@@ -20,8 +20,8 @@ class Program:
     def input(self, name: str, *shape, dtype=FLOAT32) -> Value:
         return self.build.input(name, shape, dtype)
 
-    def parameter(self, name: str, *shape) -> Value:
-        return self.build.parameter(name, shape, FLOAT32)
+    def parameter(self, name: str, *shape, dtype=FLOAT32) -> Value:
+        return self.build.parameter(name, shape, dtype)
 
     def constant(self, value: float) -> Value:
         return self.build.apply(ops.full, shape=(), value=value, dtype=FLOAT32)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from pass_programs import Program
 
-from dlcb.compiler.dtype import BOOL, FLOAT32, INT64
+from dlcb.compiler.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT64
 from dlcb.compiler.expr.node import as_expr
 from dlcb.compiler.ir.graph import Graph, Value
-from dlcb.compiler.passes.algebra import evaluate_coordinates, merge_linears
+from dlcb.compiler.ir.reference import evaluate
+from dlcb.compiler.passes.algebra import evaluate_coordinates, fold_batch_norms, merge_linears
 
 
 def attended(p: Program, make_mask) -> Graph:
@@ -66,3 +68,30 @@ def test_products_of_one_tensor_become_one() -> None:
     graph = merge_linears(p.graph(*parts))
     assert [node.op.name for node in graph.nodes].count("linear") == 1
     assert [repr(value.shape) for value in graph.outputs] == ["(rows, 4)", "(rows, 5)", "(rows, 6)"]
+
+
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT16, BFLOAT16])
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_batch_norm_joins_the_convolution_before_it(dtype, bias: bool) -> None:
+    p = Program()
+    x = p.input("x", p.size("batch"), 3, p.size("height"), 5, dtype=dtype)
+    names = ("mean", "variance", "gamma", "beta", "bias")[: 5 if bias else 4]
+    weight = p.parameter("weight", 4, 3, 3, 3, dtype=dtype)
+    channels = [p.parameter(name, 4, dtype=dtype) for name in names]
+    statistics, shift = channels[:4], channels[4:]
+    geometry = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    convolved = p.convolution(x, weight, *shift, **geometry)
+    graph = p.graph(p.batch_norm(convolved, *statistics, eps=1e-3))
+    folded = fold_batch_norms(graph)
+    operators = [node.op.name for node in folded.nodes]
+    assert "batch_norm" not in operators
+    assert ("cast_evenly" in operators) == (dtype is not FLOAT32)  # half weights are rounded with care
+
+    random = np.random.default_rng(0)
+    values = {name: random.uniform(0.5, 1.5, 4) for name in names} | {
+        "weight": random.normal(size=(4, 3, 3, 3))
+    }
+    inputs = {"x": random.normal(size=(2, 3, 4, 5))}
+    np.testing.assert_allclose(
+        evaluate(folded, inputs, values)[0], evaluate(graph, inputs, values)[0], rtol=1e-6, atol=1e-6
+    )
