@@ -262,8 +262,9 @@ class Cpp(Lowering):
             kind, start = self.type_name(fold.dtype), identity(fold)[0]
             strips.before.extend(_filled(kind, f"{name}_lanes", _STRIP, start))
             strips.body.append(self.joined(fold, f"{name}_lanes[{place} - {first}]", body))
-            joined = f"join_lanes<{_STRIP}>({name}_lanes, {JOINS[fold.value]}())"
-            strips.after.append(f"{name} = {joined};")
+            # joined with what earlier rounds of the loops around it have found
+            joined = f"join_lanes<{_STRIP}>({name}_lanes, {JOINS[fold.value]}())", ATOM
+            strips.after.append(self.joined(fold, name, joined))
         return strips
 
     def _fold_lanes(self, folds: Sequence[Expr], accumulators: Sequence[str], home: Scope) -> None:

@@ -202,6 +202,22 @@ def pooled_channels_last(p: Program) -> Value:
     return p.permute(pool, order=(0, 2, 3, 1))
 
 
+def folds_of_two_loops(p: Program) -> list[Value]:
+    """Flipped along one axis, the two loops of each reduction cannot become one."""
+
+    def flipped(name: str, dtype: DType) -> Value:
+        return p.flip(p.tensor(name, "n m", dtype), axes=(1,))
+
+    return [
+        p.max(flipped("a", FLOAT32), axes=(0, 1), keepdim=False),
+        p.min(flipped("b", INT32), axes=(0, 1), keepdim=False),
+        p.sum(flipped("c", INT64), axes=(0, 1), keepdim=False),
+        p.sum(flipped("d", FLOAT32), axes=(0, 1), keepdim=False),
+        p.any(flipped("e", BOOL), axes=(0, 1), keepdim=False),
+        p.prod(flipped("f", INT64), axes=(0, 1), keepdim=False),
+    ]
+
+
 ROWS: dict[str, Row] = {
     "gelu_add_norm": Row(gelu_add_norm, sizes("b s", "2 3", "1 1", "3 40", "0 5"), tolerance=4e-6),
     "two_outputs": Row(two_outputs, sizes("b s", "2 3", "1 1", "5 7")),
@@ -288,6 +304,11 @@ ROWS: dict[str, Row] = {
     ),
     "where_is_largest": Row(
         lambda p: p.argmax(p.tensor("x", "n m"), axis=1, keepdim=False), sizes("n m", "5 3", "3 500")
+    ),
+    "folds_of_two_loops": Row(
+        folds_of_two_loops,
+        sizes("n m", "5 3", "4 0", "9 100", "1 4500"),
+        {"e": lambda rng, shape: rng.random(shape) < 0.001},
     ),
     "truths": Row(
         lambda p: [

@@ -27,13 +27,13 @@ extern "C" void embedding_a6332c5a27b6(void* const* buffers, const int64_t* para
     }
 }
 
-// add_b9e6af50be87: b * s * 96 elements, grid 1
+// add_95e5a9a0658e: b * s * 96 elements, grid 1
 // size0: int64 s
 // size1: int64 s * 96
 // size2: int64 b
 // size3: int64 b * s * 192
 // checks ids in 0 .. 50
-extern "C" void add_b9e6af50be87(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+extern "C" void add_95e5a9a0658e(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
     const int64_t* __restrict__ in1 = static_cast<const int64_t*>(buffers[1]);
     const float* __restrict__ in2 = static_cast<const float*>(buffers[2]);
@@ -73,7 +73,7 @@ extern "C" void add_b9e6af50be87(void* const* buffers, const int64_t* parameters
                 row0[i2] = v5;
                 sum0_lanes[i2 - strip0] = sum0_lanes[i2 - strip0] + v5;
             }
-            sum0 = join_lanes<32>(sum0_lanes, Add());
+            sum0 = sum0 + join_lanes<32>(sum0_lanes, Add());
         }
         const float v6 = sum0 / 96.0f;
         float sum1 = 0.0f;
@@ -87,7 +87,7 @@ extern "C" void add_b9e6af50be87(void* const* buffers, const int64_t* parameters
                 const float v7 = row0[i2] - v6;
                 sum1_lanes[i2 - strip1] = sum1_lanes[i2 - strip1] + v7 * v7;
             }
-            sum1 = join_lanes<32>(sum1_lanes, Add());
+            sum1 = sum1 + join_lanes<32>(sum1_lanes, Add());
         }
         const float v10 = sum1 / 96.0f;
         const float v11 = v10 + 1e-12f;

@@ -45,11 +45,11 @@ extern "C" void sum_6c7f49ca9018(void* const* buffers, const int64_t* parameters
     }
 }
 
-// div_5011fea70739: b * 40 elements, grid 1
+// div_cff1f607ff19: b * 40 elements, grid 1
 // size0: int64 s
 // size1: int64 b
 // size2: int64 b * 80
-extern "C" void div_5011fea70739(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+extern "C" void div_cff1f607ff19(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const int64_t* __restrict__ in0 = static_cast<const int64_t*>(buffers[0]);
     const float* __restrict__ in1 = static_cast<const float*>(buffers[1]);
     float* __restrict__ out0 = static_cast<float*>(buffers[2]);
@@ -75,7 +75,7 @@ extern "C" void div_5011fea70739(void* const* buffers, const int64_t* parameters
                     const int64_t p1 = in0[p0 + r2];
                     part_of_sum0_lanes[r2 - strip0] = part_of_sum0_lanes[r2 - strip0] + (float)p1;
                 }
-                part_of_sum0 = join_lanes<32>(part_of_sum0_lanes, Add());
+                part_of_sum0 = part_of_sum0 + join_lanes<32>(part_of_sum0_lanes, Add());
             }
             #pragma omp simd reduction(+:part_of_sum0)
             for (int64_t r2 = strip0; r2 < stop; ++r2) {
