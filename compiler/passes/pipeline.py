@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.ir.graph import Graph, Node, Value, live
 from dlcb.compiler.passes.algebra import evaluate_coordinates, fold_batch_norms, merge_linears
 from dlcb.compiler.passes.channels_last import channels_last
@@ -72,14 +74,25 @@ def _split(graph: Graph) -> tuple[list[Node], list[Node]]:
     constant: set[Value] = set(graph.parameters)
     candidates: list[Node] = []
     for node in graph.nodes:
-        sizes_known = all(size.is_const for result in node.results for size in result.shape)
-        if node.op.kind != "opaque" and sizes_known and all(value in constant for value in node.inputs):
+        if node.op.kind != "opaque" and _sizes_known(node) and all(value in constant for value in node.inputs):
             constant.update(node.results)
             candidates.append(node)
     once = _worthwhile(graph, candidates)
     needed = set(live(candidates, [result for node in once for result in node.results]))
     rest = live([node for node in graph.nodes if node not in once], graph.outputs)
     return [node for node in candidates if node in needed], rest
+
+
+def _sizes_known(node: Node) -> bool:
+    """Does neither its shape nor what it computes depend on the inputs' sizes?"""
+    stack: list[Any] = [*node.attributes.values(), *(result.shape for result in node.results)]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, tuple):
+            stack.extend(value)
+        elif isinstance(value, Expr) and value.free:
+            return False
+    return True
 
 
 def _worthwhile(graph: Graph, candidates: list[Node]) -> set[Node]:

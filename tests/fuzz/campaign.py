@@ -108,6 +108,7 @@ def _add(program: Program, verdict: Verdict, tally: Tally) -> None:
     total.refused += verdict.refused
     total.narrow += verdict.narrow
     total.noisy += verdict.noisy
+    total.unread += verdict.unread
     if verdict.failures:
         words = re.sub(r"\{.*?\}|output v\d+|[-\d.e+]+", "", verdict.failures[0]).strip(": ")
         tally.failures.append(Failure(program, f"disagrees: {words[:80]}", tuple(verdict.failures)))

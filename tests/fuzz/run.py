@@ -61,7 +61,8 @@ def _counts(tally: Tally) -> str:
     ran = f"{tally.programs} programs, {tally.kernels} kernels, {total.shapes} shapes run"
     refused = f"{total.refused} refused ({total.narrow} of them by us alone)"
     noisy = f"{total.noisy} outputs within what rounding does"
-    return f"{ran}, {refused}, {noisy}, {len(tally.failures)} failures"
+    unread = f"{total.unread} with a bad index that nothing reads"
+    return f"{ran}, {refused}, {noisy}, {unread}, {len(tally.failures)} failures"
 
 
 if __name__ == "__main__":

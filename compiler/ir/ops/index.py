@@ -26,7 +26,10 @@ def _checked(index: Operand, coordinates: Coordinates, extent: Expr, low: Expr =
 
 
 def _read(x: Operand, coordinates: Coordinates, guard: Expr) -> Expr:
-    return x.inside(coordinates, guard, const(0, computed(x.dtype)))
+    nothing = const(0, computed(x.dtype))
+    element = x.inside(coordinates, guard, nothing)
+    # where every element is the same, the result still speaks of the index, so that it is checked
+    return node.where(guard, element, const(1, nothing.dtype)) if element is nothing else element
 
 
 # ---- embedding: out[.., c] = table[ids[..], c]

@@ -131,6 +131,15 @@ def test_parameter_arithmetic_runs_in_the_prologue() -> None:
     assert [type(step) for step in plan.steps] == [LibraryStep]
 
 
+def test_what_takes_a_size_from_the_inputs_is_not_in_the_prologue() -> None:
+    p = Program()
+    rows = p.size("rows")
+    w, scale = p.parameter("w", 8, 8), p.full(shape=(), value=rows, dtype=FLOAT32)
+    half = p.select(p.parameter("table", 100, 8), axis=0, index=rows // 2)
+    plan = planned(p.graph(p.mul(p.add(p.input("x", rows, 8), p.neg(half)), p.div(p.exp(w), scale))))
+    assert [step.outputs[0].producer.op.name for step in plan.prologue] == ["exp"]
+
+
 def test_a_transposed_weight_is_a_view_and_moves_nothing() -> None:
     p = Program()
     w = p.permute(p.parameter("w", 8, 16), order=(1, 0))
