@@ -74,7 +74,11 @@ def _split(graph: Graph) -> tuple[list[Node], list[Node]]:
     constant: set[Value] = set(graph.parameters)
     candidates: list[Node] = []
     for node in graph.nodes:
-        if node.op.kind != "opaque" and _sizes_known(node) and all(value in constant for value in node.inputs):
+        if (
+            node.op.kind != "opaque"
+            and _sizes_known(node)
+            and all(value in constant for value in node.inputs)
+        ):
             constant.update(node.results)
             candidates.append(node)
     once = _worthwhile(graph, candidates)
