@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import TRUE, ZERO, as_expr, cast, index, load, not_equal, where
@@ -44,7 +45,7 @@ class _Recorder:
     """An operand that notes how it is read.
     One made of coordinates alone (an arange) gives its element as an expression."""
 
-    def __init__(self, number: int, value: Value, reads: list[Access]) -> None:
+    def __init__(self, number: int, value: Value, reads: dict[Access, int]) -> None:
         self.number, self.value, self.type, self.reads = number, value, value.type, reads
         self.name = f"operand {number}"
 
@@ -67,13 +68,11 @@ class _Recorder:
 
     def _read(self, coordinates: Sequence[Expr], guard: Expr) -> Expr:
         coordinates = tuple(as_expr(c) for c in coordinates)
-        access = Access(self.number, coordinates, guard)
-        if access not in self.reads:
-            self.reads.append(access)
+        place = self.reads.setdefault(Access(self.number, coordinates, guard), len(self.reads))
         computed = from_coordinates(self.value, coordinates)
         if computed is not None:
             return computed
-        value = load(self.name, self.reads.index(access), self.type.dtype)
+        value = load(self.name, place, self.type.dtype)
         return cast(value, self.type.dtype.accumulator) if self.type.dtype.is_float else value
 
 
@@ -92,34 +91,32 @@ def _broadcast(size: Expr, coordinate: Expr) -> Expr:
     return coordinate * cast(not_equal(size, 1), coordinate.dtype)
 
 
+_readings: WeakKeyDictionary[Node, Reading] = WeakKeyDictionary()  # nodes never change
+
+
 def read(node: Node) -> Reading:
     """The reads of a node with an `at` rule and one result."""
-    shape = node.result.shape
-    out = tuple(index(f"i{axis}", size) for axis, size in enumerate(shape))
-    extents = node.op.over(*(v.type for v in node.inputs), **node.attributes) if node.op.over else ()
-    over = tuple(index(f"r{axis}", size) for axis, size in enumerate(extents))
-    reads: list[Access] = []
-    assert node.op.at is not None
-    body = node.op.at(
-        out, over, *(_Recorder(k, v, reads) for k, v in enumerate(node.inputs)), **node.attributes
-    )
-    return Reading(out, over, tuple(reads), body)
+    if node not in _readings:
+        out = tuple(index(f"i{axis}", size) for axis, size in enumerate(node.result.shape))
+        extents = node.op.over(*(v.type for v in node.inputs), **node.attributes) if node.op.over else ()
+        over = tuple(index(f"r{axis}", size) for axis, size in enumerate(extents))
+        body, accesses = _element(node, out, over)
+        _readings[node] = Reading(out, over, accesses, body)
+    return _readings[node]
 
 
 def from_coordinates(value: Value, coordinates: Sequence[Expr]) -> Expr | None:
     """The element of `value` at `coordinates` where it is made of coordinates alone,
     with no data read; else None."""
-    if not is_computed(value):
-        return None
-    node = value.producer
-    assert node is not None and node.op.at is not None
-    reads: list[Access] = []
-    return node.op.at(
-        tuple(coordinates),
-        (),
-        *(_Recorder(k, v, reads) for k, v in enumerate(node.inputs)),
-        **node.attributes,
-    )
+    return _element(value.made_by, tuple(coordinates), ())[0] if is_computed(value) else None
+
+
+def _element(node: Node, out: tuple[Expr, ...], over: tuple[Expr, ...]) -> tuple[Expr, tuple[Access, ...]]:
+    """What the node's rule makes of these coordinates, and what it reads for that."""
+    assert node.op.at is not None
+    reads: dict[Access, int] = {}
+    operands = [_Recorder(k, value, reads) for k, value in enumerate(node.inputs)]
+    return node.op.at(out, over, *operands, **node.attributes), tuple(reads)
 
 
 def is_computed(value: Value) -> bool:

@@ -46,7 +46,6 @@ class _Fusion:
         self.system = graph.system
         self.nodes = nodes
         self.views = Views(graph.system)
-        self.readings: dict[Node, Reading] = {}
         self.readers: dict[Value, list[Node]] = {}
         for node in nodes:
             for value in node.inputs:
@@ -128,17 +127,12 @@ class _Fusion:
             and not self._serial(node)
         ):
             kernel.rows = hoisted
-        reading = self._reading(node)
+        reading = read(node)
         for access in reading.accesses:
             operand = node.inputs[access.operand]
             ways = kernel.seen.setdefault(operand, set())
             for dependence in kernel.seen[node.result]:
                 ways.add(tuple(_through(c, reading, dependence, node) for c in access.coordinates))
-
-    def _reading(self, node: Node) -> Reading:
-        if node not in self.readings:
-            self.readings[node] = read(node)
-        return self.readings[node]
 
     # ---- what may join -------------------------------------------------------------------------------------
 
@@ -209,12 +203,12 @@ class _Fusion:
         )
 
     def _extents(self, node: Node) -> tuple[Expr, ...]:
-        return tuple(r.args[0] for r in self._reading(node).over)
+        return tuple(r.args[0] for r in read(node).over)
 
     def _window(self, node: Node) -> bool:
         """A reduction over a window of constant size, computed serially for each element."""
         return all(extent.is_const for extent in self._extents(node)) and any(
-            c.op != "index" for access in self._reading(node).accesses for c in access.coordinates if c.free
+            c.op != "index" for access in read(node).accesses for c in access.coordinates if c.free
         )
 
     def _further_output(self, value: Value, kernel: _Kernel) -> bool:
