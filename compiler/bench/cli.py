@@ -16,8 +16,9 @@ from dlcb.compiler.bench.floors import copy_bandwidth
 from dlcb.compiler.bench.machine import describe_machine
 from dlcb.compiler.bench.report import BANDWIDTH, keep, print_results, print_shapes
 from dlcb.compiler.bench.run import CaseResult, run_case
+from dlcb.compiler.bench.schedules import print_schedules
 from dlcb.compiler.bench.shapes import SHAPE_CASES, run_shapes
-from dlcb.compiler.bench.suites import SUITES, Case, cases
+from dlcb.compiler.bench.suites import SUITES, Case, cases, survey_case
 from dlcb.compiler.errors import UnknownName
 from dlcb.compiler.source import ModelSource
 from dlcb.compiler.thunks.jit import specialise
@@ -29,7 +30,9 @@ Sizes = Mapping[str, int] | Sequence[int]  # of the free dims by name, or the sh
 
 @app.command()
 def bench(
-    suite: Annotated[str, typer.Option(help=f"one of {', '.join((*SUITES, 'shapes'))}")] = "survey",
+    suite: Annotated[
+        str, typer.Option(help=f"one of {', '.join((*SUITES, 'shapes', 'schedules'))}")
+    ] = "survey",
     only: Annotated[str, typer.Option(help="comma-separated cases; empty: all")] = "",
     peers: Annotated[str, typer.Option(help="comma-separated peers")] = "eager,compile-dynamic",
     device: Annotated[str, typer.Option(help="cpu or cuda; default: cuda where there is a GPU")] = "",
@@ -55,6 +58,9 @@ def bench_suite(
         print_shapes(
             [run_shapes(case, device) for case in _chosen(SHAPE_CASES, only)], describe_machine(device)
         )
+        return
+    if suite == "schedules":
+        print_schedules(_chosen((*cases("kernels", device), survey_case("normalisation")), only), rounds)
         return
     _measure(_chosen(cases(suite, device), only), peers, device, rounds, out, floors=suite == "kernels")
 

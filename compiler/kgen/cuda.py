@@ -17,7 +17,7 @@ from dlcb.compiler.kgen.cpp import convert
 from dlcb.compiler.kgen.cstyle import ATOM, JOINS, Call, Spelled, tables
 from dlcb.compiler.kgen.lower import Lowering, Scope, identifier, identity
 from dlcb.compiler.kgen.schedule import Nest, kept_loops, worth_keeping
-from dlcb.compiler.kgen.variants import ACCESS, THREADS, WARP, Variant, narrowable, steps_of
+from dlcb.compiler.kgen.variants import ACCESS, WARP, Variant, narrowable, steps_of
 from dlcb.compiler.shapes.system import System
 
 
@@ -37,7 +37,8 @@ class Cuda(Lowering):
     def __init__(self, nest: Nest, tensors: dict[str, Value], system: System, variant: Variant) -> None:
         self.variant = variant
         super().__init__(nest, tensors, system)
-        self._shared: dict[str, str] = {}
+        self._shared: dict[str, str] = {}  # name -> element type
+        self._block_joins = 0
 
     def run(self) -> list[str]:
         """The lines of the kernel's body."""
@@ -48,11 +49,14 @@ class Cuda(Lowering):
         return [*self._shared_lines(WARP), *self.root.lines]
 
     def _shared_lines(self, length: int) -> list[str]:
-        return [f"__shared__ {element} {name}[{length}];" for element, name in self._shared.items()]
+        return [f"__shared__ {element} {name}[{length}];" for name, element in self._shared.items()]
 
     def _shared_for(self, fold: Expr) -> str:
-        """The shared array through which values of this type are joined."""
-        return self._shared.setdefault(self.local_type(fold), f"shared{len(self._shared)}")
+        """The shared array through which a reduction is joined. Each has its own: the barrier of the next
+        join then stands between reading it and writing it again."""
+        name = f"shared{len(self._shared)}"
+        self._shared[name] = self.local_type(fold)
+        return name
 
     # ---- loops -----------------------------------------------------------------------------------
 
@@ -77,7 +81,9 @@ class Cuda(Lowering):
             leader = Scope(row, frozenset())
             self._store(once, row, leader)
             row.add([f"if ({self._member} == 0)"], leader)
-        teams = THREADS // self.variant.team
+        if self._block_joins == 1:
+            row.lines.append("__syncthreads();")  # before the next row's join writes what this one's reads
+        teams = self.variant.threads // self.variant.team
         first = "blockIdx.x" if teams == 1 else f"blockIdx.x * {teams} + threadIdx.x / {WARP}"
         self._over(
             self.nest.rows, row, self.root, first, "gridDim.x" if teams == 1 else f"gridDim.x * {teams}", 1
@@ -338,6 +344,7 @@ class Cuda(Lowering):
             else:
                 shared, start = self._shared_for(fold), f"{self.local_type(fold)}({identity(fold)[0]})"
                 home.lines.append(f"{accumulator} = join_block({accumulator}, {start}, {join}, {shared});")
+                self._block_joins += home is self.row
 
     def _join(self, folds: Sequence[Expr], accumulators: Sequence[str], scope: Scope) -> None:
         bodies = self.compute([fold.args[0] for fold in folds], scope)
@@ -420,7 +427,7 @@ def function(name: str, lowering: Cuda, lines: Sequence[str]) -> str:
                 arguments.append(f"{'int' if kind == 'int32' else 'long long'} {parameter.name}")
     arguments.append("long long* status")
     head = (
-        f'extern "C" __global__ void __launch_bounds__({THREADS}) {name}(\n    '
+        f'extern "C" __global__ void __launch_bounds__({lowering.variant.threads}) {name}(\n    '
         + ",\n    ".join(arguments)
         + "\n) {"
     )

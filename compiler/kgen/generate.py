@@ -93,10 +93,10 @@ def _cuda(
     # the sort is stable: of one width a strip comes first
     choices = sorted((*strips, *plain), key=lambda choice: (choice[1].index_bits, -choice[1].width))
     for chosen, variant, guards in choices:
-        yield _cuda_variant(operator, scalars, chosen, system, variant, guards)
+        yield cuda_kernel(operator, scalars, chosen, system, variant, guards)
 
 
-def _cuda_variant(
+def cuda_kernel(
     operator: str,
     scalars: Scalars,
     nest: Nest,
@@ -117,7 +117,7 @@ def _cuda_variant(
         guards=guards,
         alignment=min(variants.ACCESS, variant.width * widest) if variant.width > 1 else 1,
         grid=(variants.grid(nest, variant), ONE, ONE),
-        block=(variants.THREADS, 1, 1),
+        block=(variant.threads, 1, 1),
         shared_bytes=ZERO,
         checks=tuple(lowering.checks),
         domain=nest.domain,

@@ -277,7 +277,6 @@ template <typename Join, typename T> FUNCTION T join_slices(T value, Join join, 
 template <typename Join, typename T> FUNCTION T join_block(T value, T identity, Join join, T* shared) {
     value = join_warp(value, join);
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
-    __syncthreads();
     if (lane == 0) shared[warp] = value;
     __syncthreads();
     return join_warp(lane < warps ? shared[lane] : identity, join);

@@ -13,13 +13,16 @@ from dlcb.compiler.kgen.schedule import Nest, extent, worth_keeping
 from dlcb.compiler.kgen.verify import products
 from dlcb.compiler.shapes.system import System
 
-THREADS = 256  # in a block
+THREADS = 256  # in a block, unless a team of another size is one
 WARP = 32
 TILE = 32  # columns that a block takes, and the sides of a tile
 ACCESS = 16  # bytes that a thread moves at once
 _SHORT = 32  # elements; a column of so many is one thread's
 _MOST_BLOCKS = 1 << 16  # further elements are reached by striding
-_REGISTERS = 64  # of a thread, for what is kept of a row
+TEAMS = (WARP, 64, 128, 256, 512, 1024)  # threads that may share a row; more than a warp are a block
+_KEPT = 16  # registers of a thread for values of a row: more leave too few threads to hide memory's latency
+_FREE_TEAMS = (WARP, 128, 512)  # for rows of free length: few, as each is a kernel to compile
+_WARP_TURNS = 32  # accesses of a lane in a row of which nothing is kept; a longer one is a block's
 _LARGEST_INT = 2**31 - 1
 
 
@@ -36,9 +39,14 @@ class Variant:
     shape: str = ""  # "columns" or "tile" where threads exchange elements through shared memory
 
     @property
+    def threads(self) -> int:
+        """In a block."""
+        return THREADS if self.team == WARP else self.team
+
+    @property
     def suffix(self) -> str:
         width = f"_w{self.width}" if self.width > 1 else ""
-        team = "_warp" if self.team == WARP else ""
+        team = "_warp" if self.team == WARP else f"_{self.team}" if self.team != THREADS else ""
         turns = f"_t{self.turns}" if self.turns else ""
         shape = f"_{self.shape}" if self.shape else ""
         return width + team + turns + shape + ("_64" if self.index_bits == 64 else "")
@@ -125,7 +133,7 @@ def narrow_guards(nest: Nest, system: System) -> tuple[Expr, ...]:
     limits = {system.simplify(_magnitude(root)) for root in roots if narrowable(root)}
     # a counter steps once past its end
     limits |= {
-        system.simplify(product(i.args[0] for i in fold.args[1:]) + THREADS) for fold in nest.reductions()
+        system.simplify(product(i.args[0] for i in fold.args[1:]) + TEAMS[-1]) for fold in nest.reductions()
     }
     limits.add(system.simplify(nest.domain + _MOST_BLOCKS * THREADS))
     sums = {limit: products(limit) for limit in limits}  # no factor in them is negative
@@ -197,18 +205,22 @@ def _teams(nest: Nest, width: int, system: System) -> list[tuple[Variant, tuple[
     its walks."""
     if nest.kind != "row":
         return [(Variant(width), ())]
-    length, kept = _row_length(nest), len(worth_keeping(nest, memory_is_dear=True))
-    most = min(8, _REGISTERS // (width * kept)) if kept else 8
-    made: list[tuple[Variant, tuple[Expr, ...]]] = []
-    for team in (WARP, THREADS):
-        reach = team * width * most
-        short = system.simplify(length <= reach)
-        if not short.is_const:
-            made.append((Variant(width, 32, team, most if kept else 0), (short,)))
-        elif short.value:
-            turns = -(-length.value // (team * width)) if length.is_const else most
-            return [*made, (Variant(width, 32, team, turns if kept else 0), ())]
-    return [*made, (Variant(width), ())] if kept else [*made[:1], (Variant(width), ())]
+    length, kept = row_length(nest), len(worth_keeping(nest, memory_is_dear=True))
+    if not kept:
+        short = system.simplify(length <= WARP * width * _WARP_TURNS)
+        if short.is_const:
+            return [(Variant(width, 32, WARP if short.value else THREADS), ())]
+        return [(Variant(width, 32, WARP), (short,)), (Variant(width), ())]
+    most = max(1, _KEPT // (width * kept))
+    if length.is_const:
+        team = next((team for team in TEAMS if length.value <= team * width * most), 0)
+        turns = -(-length.value // (team * width)) if team else 0
+        return [(Variant(width, 32, team or THREADS, turns), ())]
+    made = [
+        (Variant(width, 32, team, most), (system.simplify(length <= team * width * most),))
+        for team in _FREE_TEAMS
+    ]
+    return [*made, (Variant(width), ())]
 
 
 def crossed(nest: Nest) -> tuple[Expr, list[Expr]] | None:
@@ -234,7 +246,7 @@ def _narrow_axis(loop: Expr) -> bool:
     return size.is_const and size.value < TILE // 2
 
 
-def _row_length(nest: Nest) -> Expr:
+def row_length(nest: Nest) -> Expr:
     lengths = [product(i.args[0] for i in nest.inner)] if nest.inner else []
     rows = set(nest.rows)
     for fold in nest.reductions():
@@ -249,7 +261,7 @@ def _row_length(nest: Nest) -> Expr:
 def grid(nest: Nest, variant: Variant) -> Expr:
     """Blocks to launch."""
     if nest.kind == "row":
-        blocks = ceildiv(product(i.args[0] for i in nest.rows), THREADS // variant.team)
+        blocks = ceildiv(product(i.args[0] for i in nest.rows), variant.threads // variant.team)
     elif variant.shape:
         pair = (nest.lane, *(crossed(nest) or ())[:1])
         blocks = product(ceildiv(i.args[0], TILE) if i in pair else i.args[0] for i in nest.loops)
