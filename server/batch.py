@@ -6,7 +6,7 @@ is in `batcher`.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,7 @@ class Placed:
 def group_of(
     request: InferRequest, batch: BatchAxes | None, padding: Padding | None = None
 ) -> Hashable | None:
-    """Requests with equal groups may be stacked: the dims beside the batch axis and the padded axis agree,
+    """Requests with equal groups may be stacked: the dims beside the batch axis and the padded axes agree,
     and so does every input that has no rows. None for a request that must run alone."""
     if batch is None:
         return None
@@ -45,18 +45,13 @@ def group_of(
     for name, tensor in request.inputs.items():
         axis = batch.input_axes.get(name)
         if axis is not None:
-            free = (axis, padded.get(name, axis))
+            free = (axis, *padded.get(name, ()))
             group.append((name, *(size for at, size in enumerate(tensor.shape) if at not in free)))
         elif len(tensor.data) <= LARGEST_SHARED:
             group.append((name, tensor.shape, bytes(tensor.data)))
         else:
             return None
     return tuple(sorted(group))
-
-
-def length_of(request: InferRequest, padding: Padding | None) -> int:
-    """The request's own size of the padded dim; 0 where nothing is padded."""
-    return 0 if padding is None else request.inputs[padding.mask].shape[padding.input_axes[padding.mask]]
 
 
 def rows_of(request: InferRequest, batch: BatchAxes | None) -> int:
@@ -80,8 +75,7 @@ def place(
         if axis is not None:
             sizes = list(shape)
             sizes[axis] = sum(tensor.shape[axis] for tensor in tensors)
-            filled = None if padding is None else padding.input_axes.get(spec.name)
-            if filled is not None:
+            for filled in () if padding is None else padding.input_axes.get(spec.name, ()):
                 sizes[filled] = max(tensor.shape[filled] for tensor in tensors)
             shape = tuple(sizes)
         size = math.prod(shape) * datatype.size
@@ -104,10 +98,11 @@ def stack(
         if axis is None:
             slot[entry.offset : entry.offset + entry.size] = tensors[0].data
             continue
-        filled = None if padding is None else padding.input_axes.get(entry.name)
-        if filled is not None and any(tensor.shape[filled] != entry.shape[filled] for tensor in tensors):
-            assert padding is not None
-            _stack_padded(tensors, entry, axis, filled, padding.values[entry.name], slot)
+        filled = () if padding is None else padding.input_axes.get(entry.name, ())
+        if padding is not None and any(
+            tensor.shape[at] != entry.shape[at] for tensor in tensors for at in filled
+        ):
+            _stack_padded(tensors, entry, axis, padding.values[entry.name], slot)
         elif axis == 0:
             offset = entry.offset
             for tensor in tensors:
@@ -122,11 +117,10 @@ def split(
     outputs: dict[str, tuple[tuple[int, ...], memoryview]],
     rows: Sequence[int],
     signature: Signature,
-    padding: Padding | None = None,
-    lengths: Sequence[int] = (),
+    own_shapes: Sequence[Mapping[str, tuple[int, ...]]] = (),
 ) -> list[dict[str, Tensor]]:
-    """Each request's own outputs, as views where rows are contiguous; of a padded dim the first `lengths`.
-    ModelFailed when an output is missing or has other rows than went in."""
+    """Each request's own outputs, as views where rows are contiguous; where requests were padded, what fills
+    their `own_shapes`. ModelFailed when an output is missing or has other rows than went in."""
     batch = signature.batch
     answers: list[dict[str, Tensor]] = [{} for _ in rows]
     for spec in signature.outputs:
@@ -141,15 +135,12 @@ def split(
             continue
         if shape[axis] != sum(rows):
             raise ModelFailed(f"output '{spec.name}' has {shape[axis]} rows, {sum(rows)} went in")
-        filled = None if padding is None else padding.output_axes.get(spec.name)
         start = 0
         for index, (answer, count) in enumerate(zip(answers, rows, strict=True)):
             own = (*shape[:axis], count, *shape[axis + 1 :])
-            if filled is not None and lengths[index] != shape[filled]:
-                own = (*own[:filled], lengths[index], *own[filled + 1 :])
-                part = _cut_padded(
-                    data, shape, (axis, start, count), (filled, lengths[index]), datatype.array
-                )
+            if own_shapes and own_shapes[index].get(spec.name, own) != own:
+                own = own_shapes[index][spec.name]
+                part = _cut_padded(data, shape, axis, start, own, datatype.array)
             else:
                 part = _cut(data, shape, axis, start, count, datatype.array)
             answer[spec.name] = Tensor(spec.name, datatype, own, part)
@@ -179,27 +170,26 @@ def _stack_along(tensors: Sequence[Tensor], entry: Placed, axis: int, slot: memo
 
 
 def _stack_padded(
-    tensors: Sequence[Tensor], entry: Placed, axis: int, filled: int, value: float, slot: memoryview
+    tensors: Sequence[Tensor], entry: Placed, axis: int, value: float, slot: memoryview
 ) -> None:
     target = numpy.frombuffer(slot[entry.offset : entry.offset + entry.size], entry.array).reshape(
         entry.shape
     )
-    place = [slice(None)] * len(entry.shape)
     start = 0
     for tensor in tensors:
-        count, length = tensor.shape[axis], tensor.shape[filled]
-        place[axis], place[filled] = slice(start, start + count), slice(length)
+        rows = slice(start, start + tensor.shape[axis])
+        target[(slice(None),) * axis + (rows,)] = value
+        place = [slice(size) for size in tensor.shape]
+        place[axis] = rows
         target[tuple(place)] = numpy.frombuffer(tensor.data, entry.array).reshape(tensor.shape)
-        place[filled] = slice(length, None)
-        target[tuple(place)] = value
-        start += count
+        start += tensor.shape[axis]
 
 
 def _cut_padded(
-    data: memoryview, shape: tuple[int, ...], rows: tuple[int, int, int], filled: tuple[int, int], array: str
+    data: memoryview, shape: tuple[int, ...], axis: int, start: int, own: tuple[int, ...], array: str
 ) -> Buffer:
-    place = [slice(None)] * len(shape)
-    place[rows[0]], place[filled[0]] = slice(rows[1], rows[1] + rows[2]), slice(filled[1])
+    place = [slice(size) for size in own]
+    place[axis] = slice(start, start + own[axis])
     part = numpy.frombuffer(data, array).reshape(shape)[tuple(place)]
     return numpy.ascontiguousarray(part).data.cast("B") if part.size else b""
 

@@ -261,8 +261,8 @@ class Batcher:
                     name: (tuple(shape), lane.view(slot, offset, size))
                     for name, slot, offset, size, shape in reply["outputs"]
                 }
-                lengths = [pending.admission.length for pending in job.requests]
-                answers = split(outputs, rows, model.signature, model.padding, lengths)
+                own = [pending.admission.outputs for pending in job.requests]
+                answers = split(outputs, rows, model.signature, own)
         except ServerError as error:
             for pending in job.requests:
                 self._fail(pending, error)

@@ -15,6 +15,7 @@ from dlcb.compiler.signature import describe
 from dlcb.server.datatypes import BY_DTYPE
 from dlcb.server.errors import BadRequest, Forbidden, NotFound, Unsupported
 from dlcb.server.model import ServedModel
+from dlcb.server.probing import TOLERANCES
 from dlcb.server.registry import Registry
 
 EXTENSIONS = (
@@ -144,6 +145,9 @@ class Endpoints:
             "equalities": [axes for axes in places.values() if len(axes) > 1],
             "guards": [guard.expression for guard in signature.guards],
             "batch": None if signature.batch is None else signature.batch.symbol,
+            "padding": _padding(model),
+            "batch_invariance": _batch_invariance(model),
+            "memory": {"limit": model.memory, "bytes": signature.memory or None},
             "tier": report.get("tier"),
             "kernels": [kernel.get("name") for kernel in report.get("kernels", ())],
             "cache": "hit" if report.get("from_cache") else "miss",
@@ -191,6 +195,36 @@ class Endpoints:
     def _allow(self) -> None:
         if not self.admin:
             raise Forbidden("loading and unloading are off: the configuration names no admin key")
+
+
+def _padding(model: ServedModel) -> dict[str, Any]:
+    """Which sizes are padded so that requests of different lengths share a batch, and why no other is."""
+    padding, signature = model.padding, model.signature
+    used = [] if padding is None else list(padding.symbols)
+    rows = None if signature.batch is None else signature.batch.symbol
+    off = model.unpadded or ("" if model.stacks else "requests are not put together")
+    return {
+        "symbols": used,
+        "mask": (padding.mask or None) if padding is not None else None,
+        "obstacles": {
+            name: obstacle or off
+            for name, obstacle in signature.padding.items()
+            if name not in used and name != rows and (obstacle or off)
+        },
+        "most": model.batching.max_padding,
+    }
+
+
+def _batch_invariance(model: ServedModel) -> dict[str, Any]:
+    """Whether a request's bits are the same whoever else asks, and what to expect where they are not."""
+    if not model.stacks or model.signature.batch is None:
+        return {"promised": True, "why": "each request runs alone, at its own shape"}
+    return {
+        "promised": False,
+        "why": "matrix products and convolutions sum in another order at other row counts, and vectorised "
+        "functions round differently at the end of a row; `batch_invariant: true` runs each request alone",
+        "tolerances": TOLERANCES,
+    }
 
 
 def _object(value: Any) -> Mapping[str, Any]:

@@ -4,18 +4,21 @@ request by shapes alone, and remembers the shapes it has admitted, so that a kno
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dlcb.compiler import ModelSource, Signature
+from dlcb.compiler import Dim, ModelSource, Signature
+from dlcb.compiler.signature import compile_expression
 from dlcb.server.access import TokenBucket
-from dlcb.server.batch import group_of, length_of, rows_of
+from dlcb.server.batch import group_of, rows_of
 from dlcb.server.cost import Cost
 from dlcb.server.datatypes import BY_DTYPE
 from dlcb.server.errors import BadRequest
+from dlcb.server.memory import Footprint, check_memory, footprint_of
 from dlcb.server.metrics import Histogram, Metrics, Number
-from dlcb.server.padding import Padding, padding_of
+from dlcb.server.padding import Padding, masked, proven
 from dlcb.server.settings import Batching, Limits
 from dlcb.server.types import InferRequest, State, Statistics
 
@@ -25,12 +28,21 @@ ADMISSIONS_KEPT = 4096
 @dataclass(frozen=True, slots=True)
 class Admission:
     """What admitting found out: the request's rows, the group it may be stacked with (None: it runs alone),
-    its size of the padded dim (0: none is padded), and the bytes of its inputs."""
+    its own sizes of the dims that are padded, the bytes of its inputs, the rows that a batch of its shape may
+    have, all its sizes by symbol, and the shapes of its own outputs (where padding may make them longer)."""
 
     rows: int
     group: Hashable | None
-    length: int = 0
+    lengths: tuple[int, ...] = ()
     size: int = 0
+    most_rows: int = 1
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    outputs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def positions(self) -> int:
+        """Places along the padded dims, of all rows."""
+        return self.rows * math.prod(self.lengths)
 
 
 class Cells:
@@ -62,6 +74,10 @@ class ServedModel:
     artifact_key: str = ""
     report: Mapping[str, Any] = field(default_factory=dict)
     padding: Padding | None = None
+    unpadded: str = ""  # why a padding that was proven is not used
+    footprint: Footprint | None = None
+    memory: int | None = None  # bytes that a run may take
+    largest: int = 1  # rows of a batch, whatever its shape
     rate: TokenBucket | None = None
     statistics: Statistics = field(default_factory=Statistics)
     counters: Mapping[str, int] = field(default_factory=dict)
@@ -96,9 +112,46 @@ class ServedModel:
         self.all_outputs = {True: [(spec.name, True) for spec in signature.outputs]}
         if all(BY_DTYPE[spec.dtype].json_types for spec in signature.outputs):
             self.all_outputs[False] = [(spec.name, False) for spec in signature.outputs]
-        mask = self.batching.mask if self.batching.enabled else None
-        self.padding = None if mask is None else padding_of(signature, self.source, mask)
+        self.padding = None
+        if self.stacks and self.batching.mask is not None:
+            self.padding = masked(signature, self.source, self.batching.mask)
+        elif self.stacks:
+            self.padding = proven(signature, self.source)
+        self.footprint = footprint_of(signature)
+        self.largest = self._largest()
         self.admitted.clear()
+
+    @property
+    def stacks(self) -> bool:
+        """Whether requests may share a batch at all."""
+        return self.batching.enabled and not self.batching.batch_invariant
+
+    def stop_padding(self, reason: str) -> None:
+        """A worker found that padding changes results after all."""
+        self.padding, self.unpadded = None, reason
+        self.admitted.clear()
+
+    def limit_memory(self, available: int) -> None:
+        """From now on a run may take so many bytes, unless the configuration says how many."""
+        limit = self.limits.memory_bytes or available
+        if limit != self.memory:
+            self.memory = limit
+            self.admitted.clear()
+
+    def fits(self, sizes: Mapping[str, int]) -> bool:
+        """Whether a run at these sizes has memory enough and breaks no guard."""
+        if self.footprint is not None and self.memory is not None and self.footprint(sizes) > self.memory:
+            return False
+        return all(compile_expression(guard.expression)(sizes) for guard in self.signature.guards)
+
+    def sizes_of_batch(self, admission: Admission, rows: int, lengths: Sequence[int] = ()) -> dict[str, int]:
+        """The sizes of a batch of requests like this one, by symbol."""
+        sizes = dict(admission.sizes)
+        if self.signature.batch is not None:
+            sizes[self.signature.batch.symbol] = rows
+        if self.padding is not None and lengths:
+            sizes.update(zip(self.padding.symbols, lengths, strict=True))
+        return sizes
 
     def admit(self, request: InferRequest) -> Admission:
         """BadRequest or ContractError, naming input, axis and rule, when the signature forbids the
@@ -122,23 +175,54 @@ class ServedModel:
         return found if found is not None else self._check(request, key)
 
     def _check(self, request: InferRequest, key: tuple[tuple[int, ...], ...]) -> Admission:
-        self.signature.check(
-            {name: tensor.shape for name, tensor in request.inputs.items()},
-            {name: tensor.datatype.dtype for name, tensor in request.inputs.items()},
+        shapes = {name: tensor.shape for name, tensor in request.inputs.items()}
+        sizes = self.signature.check(
+            shapes, {name: tensor.datatype.dtype for name, tensor in request.inputs.items()}
         )
-        batch = self.signature.batch
-        stackable = batch if self.batching.enabled else None
+        check_memory(self.name, self.footprint, sizes, self.memory)
+        batch, padding = self.signature.batch, self.padding
         admission = Admission(
             rows_of(request, batch),
-            group_of(request, stackable, self.padding),
-            length_of(request, self.padding),
+            group_of(request, batch if self.stacks else None, padding),
+            () if padding is None else padding.lengths(sizes),
             sum(len(tensor.data) for tensor in request.inputs.values()),
+            sizes=sizes,
+            outputs={} if padding is None else known_shapes(self.signature, shapes),
         )
+        admission = replace(admission, most_rows=self._most_rows(admission))
         if batch is None or len(batch.input_axes) == len(self.expected):  # else the group depends on values
             if len(self.admitted) >= ADMISSIONS_KEPT:
                 self.admitted.clear()
             self.admitted[key] = admission
         return admission
 
+    def _largest(self) -> int:
+        """The rows that the configuration and the model's own range allow in a batch."""
+        batch = self.signature.batch
+        if batch is None:
+            return 1
+        dims = [dim for spec in self.signature.inputs for dim in spec.dims or () if isinstance(dim, Dim)]
+        highs = [dim.high for dim in dims if dim.symbol == batch.symbol and dim.high is not None]
+        return min([self.batching.max_rows, *highs])
+
+    def _most_rows(self, admission: Admission) -> int:
+        """The rows that a batch of such requests may have: as many as fit, found by halving."""
+        low, high = admission.rows, self.largest
+        if admission.group is None or low >= high or self.fits(self.sizes_of_batch(admission, high)):
+            return max(low, high)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.fits(self.sizes_of_batch(admission, middle)):
+                low = middle
+            else:
+                high = middle
+        return low
+
     def _input_names(self) -> str:
         return ", ".join(f"'{name}'" for name, _datatype in self.expected)
+
+
+def known_shapes(signature: Signature, shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    """The output shapes that follow from input shapes."""
+    found = signature.output_shapes(shapes)
+    return {name: shape for name, shape in found.items() if shape is not None}

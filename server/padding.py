@@ -1,32 +1,36 @@
-"""Padding by a model's own mask: which axis of which tensor may be filled up so that requests of
-different lengths share a batch, and with what. The configuration declares the mask; a worker compares
-padded with unpadded results before the model serves.
+"""Which axes of which tensors may be filled up so that requests of different sizes share a batch, and with
+what: where the compiler proved that it changes nothing, or behind the model's own mask that the configuration
+declares. Either way a worker compares padded with unpadded results before the model serves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from dlcb.compiler import Dim, ModelSource, Signature
+from dlcb.compiler.signature import symbols_of
 from dlcb.server.errors import ServerError
 
 
 class PaddingError(ServerError):
-    """The declared mask cannot hide padding in this model; the text says why."""
+    """Padding would change this model's results, or its mask does not fit; the text says why."""
 
 
 @dataclass(frozen=True)
 class Padding:
-    """Inputs and outputs that carry the padded dim, with its axis; `values` is what fills each input up: 0 in
-    the mask, a legal value elsewhere."""
+    """The sizes that are padded, and the axes of each input that have one; `values` is what fills each input
+    up: 0 in the mask, a legal value elsewhere. `mask` is "" where the compiler proved that none is needed."""
 
-    symbol: str
+    symbols: Sequence[str]
     mask: str
-    input_axes: Mapping[str, int]
-    output_axes: Mapping[str, int]
+    input_axes: Mapping[str, Sequence[int]]
     values: Mapping[str, float]
+
+    def lengths(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Of all sizes of a request those that are padded."""
+        return tuple(sizes[symbol] for symbol in self.symbols)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -36,7 +40,7 @@ class Padding:
         return Padding(**data)
 
 
-def padding_of(signature: Signature, source: ModelSource, mask: str) -> Padding:
+def masked(signature: Signature, source: ModelSource, mask: str) -> Padding:
     """How requests may be padded when `mask` is 0 at padding. PaddingError when that cannot work."""
     batch = signature.batch
     specs = {spec.name: spec for spec in signature.inputs}
@@ -53,37 +57,57 @@ def padding_of(signature: Signature, source: ModelSource, mask: str) -> Padding:
         )
     (symbol,) = free
     for guard in signature.guards:
-        if symbol in guard.expression:
+        if symbol in guard.symbols:
             raise PaddingError(f"mask '{mask}': '{symbol}' must hold {guard.expression}, so it is not padded")
-    declared = {entry.name: entry for entry in source.inputs}
-    input_axes, values = {}, {}
     for name in batch.input_axes:
-        axes = [
-            axis
-            for axis, dim in enumerate(specs[name].dims or ())
-            if isinstance(dim, Dim) and dim.symbol == symbol
-        ]
+        axes = _axes(signature, name, free)
         if len(axes) > 1:
             raise PaddingError(f"mask '{mask}': input '{name}' has '{symbol}' on {len(axes)} axes")
-        if axes:
-            legal = declared[name].values
-            input_axes[name] = axes[0]
-            values[name] = legal[0] if legal and name != mask else 0
-    return Padding(symbol, mask, input_axes, _output_axes(signature, symbol), values)
-
-
-def _output_axes(signature: Signature, symbol: str) -> dict[str, int]:
-    axes: dict[str, int] = {}
     for spec in signature.outputs:
         texts = signature.output_dims.get(spec.name)
         if texts is None or None in texts:
             raise PaddingError(f"output '{spec.name}' has dims that are known only at run time")
-        for axis, text in enumerate(texts):
-            if text == symbol and spec.name not in axes:
-                axes[spec.name] = axis
-            elif text is not None and symbol in text:
+        for text in texts:
+            if text is not None and text != symbol and symbol in symbols_of(text):
                 raise PaddingError(f"output '{spec.name}' has the dim {text}, which cannot be cut back")
-    return axes
+    return _padding(signature, source, free, mask)
+
+
+def proven(signature: Signature, source: ModelSource) -> Padding | None:
+    """How requests may be padded by the compiler's proof alone; None where it proved nothing of use."""
+    batch = signature.batch
+    texts = [text for dims in signature.output_dims.values() for text in dims or (None,)]
+    if batch is None or None in texts or not texts:
+        return None
+    rowless = [spec.name for spec in signature.inputs if spec.name not in batch.input_axes]
+    symbols = [
+        name
+        for name, obstacle in signature.padding.items()
+        if not obstacle
+        and name != batch.symbol
+        and not any(_axes(signature, given, [name]) for given in rowless)
+    ]
+    padding = _padding(signature, source, symbols, "")
+    return padding if padding.input_axes else None
+
+
+def _padding(signature: Signature, source: ModelSource, symbols: Sequence[str], mask: str) -> Padding:
+    assert signature.batch is not None
+    declared = {entry.name: entry for entry in source.inputs}
+    input_axes, values = {}, {}
+    for name in signature.batch.input_axes:
+        axes = _axes(signature, name, symbols)
+        if axes:
+            given = declared[name]
+            index = given.values is not None and "int" in given.dtype and name != mask
+            input_axes[name] = axes
+            values[name] = given.values[0] if given.values is not None and index else 0
+    return Padding(symbols, mask, input_axes, values)
+
+
+def _axes(signature: Signature, name: str, symbols: Sequence[str]) -> list[int]:
+    dims = next(spec.dims for spec in signature.inputs if spec.name == name)
+    return [axis for axis, dim in enumerate(dims or ()) if isinstance(dim, Dim) and dim.symbol in symbols]
 
 
 def _listed(names: Mapping[str, Any]) -> str:

@@ -1,5 +1,5 @@
-"""Runs of a freshly loaded model that decide whether it may serve:
-one at a small legal shape, and, where a mask is declared, padded batches against the same rows unpadded.
+"""Runs of a freshly loaded model that decide whether it may serve, and how: one at a small legal shape, and,
+where requests may be padded, padded batches against the same rows unpadded.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 
 from dlcb.compiler import ModelSource, RequestError, Signature
-from dlcb.compiler.signature import Dim, TensorSpec
+from dlcb.compiler.signature import Dim, Shape, TensorSpec
 from dlcb.server.datatypes import BY_DTYPE
 from dlcb.server.padding import Padding, PaddingError
 
@@ -37,24 +37,27 @@ def probe(model: Any, source: ModelSource) -> None:
         value = entry.values[0] if entry is not None and entry.values else 0
         arrays[spec.name] = numpy.full(shape, value, BY_DTYPE[spec.dtype].array)
     try:
-        signature.check(
-            {name: array.shape for name, array in arrays.items()}, {s.name: s.dtype for s in signature.inputs}
-        )
+        signature.check(_shapes(arrays), {s.name: s.dtype for s in signature.inputs})
     except RequestError:
         return  # guards that tie dims together: the compiler's own load check has run legal shapes
     model.run(arrays)
 
 
 def check_padding(model: Any, source: ModelSource, padding: Padding) -> None:
-    """PaddingError when rows padded to the longest, with random legal values under a mask of 0, give other
-    results than each row alone."""
+    """PaddingError when rows padded to the longest, with random legal values under a mask of 0, else with
+    what requests are padded with, give other results than each row alone."""
     signature: Signature = model.signature
-    draw = numpy.random.default_rng(0)
-    lengths = [_legal(signature, padding, length) for length in PADDED_LENGTHS]
-    alone = [_row(signature, source, padding, length, draw) for length in lengths]
-    longest = max(lengths)
-    padded = [_lengthened(signature, source, padding, row, longest, draw) for row in alone]
     assert signature.batch is not None
+    draw = numpy.random.default_rng(0)
+    drawn = [_row(signature, source, padding, number, draw) for number in range(_requests(signature))]
+    alone = [row for row in drawn if row is not None]
+    if len(alone) < 2:
+        return  # guards that tie dims together leave nothing to pad here
+    for name in alone[0].keys() - signature.batch.input_axes.keys():
+        for row in alone:
+            row[name] = alone[0][name]
+    longest = {name: tuple(map(max, *(row[name].shape for row in alone))) for name in padding.input_axes}
+    padded = [_lengthened(signature, source, padding, row, longest, draw) for row in alone]
     together = {
         spec.name: numpy.concatenate(
             [row[spec.name] for row in padded], axis=signature.batch.input_axes[spec.name]
@@ -64,35 +67,39 @@ def check_padding(model: Any, source: ModelSource, padding: Padding) -> None:
         for spec in signature.inputs
     }
     stacked = model.run(together).outputs
-    for number, (row, length) in enumerate(zip(alone, lengths, strict=True)):
+    for number, row in enumerate(alone):
         outputs = model.run(row).outputs
         for spec in signature.outputs:
             name, expected = spec.name, outputs[spec.name]
             axis = signature.batch.output_axes[name]
             rows = expected.shape[axis]
-            got = stacked[name].take(range(number * rows, (number + 1) * rows), axis=axis)
-            if name in padding.output_axes:
-                got = got.take(range(length), axis=padding.output_axes[name])
+            place = [slice(size) for size in expected.shape]
+            place[axis] = slice(number * rows, (number + 1) * rows)
+            got = stacked[name][tuple(place)]
             difference, allowed = _difference(got, expected, spec.dtype)
             if not difference <= allowed:
+                how = f"mask '{padding.mask}' does not hide padding" if padding.mask else "padding shows"
+                own = {given: list(array.shape) for given, array in row.items()}
                 raise PaddingError(
-                    f"mask '{padding.mask}' does not hide padding: output '{name}' of length {length} is off "
-                    f"by {difference:.3g} when padded to {longest}, at most {allowed:.3g} is allowed"
+                    f"{how}: output '{name}' for {own} is off by {difference:.3g} when padded to "
+                    f"{ {given: list(shape) for given, shape in longest.items()} }, at most {allowed:.3g} is "
+                    "allowed"
                 )
 
 
-def _legal(signature: Signature, padding: Padding, length: int) -> int:
-    for spec in signature.inputs:
-        for dim in spec.dims or ():
-            if isinstance(dim, Dim) and dim.symbol == padding.symbol:
-                return dim.nearest(length)
-    raise PaddingError(f"no input has the dim '{padding.symbol}'")
+def _requests(signature: Signature) -> int:
+    """How many requests of the fewest rows the model takes at once, up to one of each length."""
+    assert signature.batch is not None
+    dims = [dim for spec in signature.inputs for dim in spec.dims or () if isinstance(dim, Dim)]
+    batch = next(dim for dim in dims if dim.symbol == signature.batch.symbol)
+    most = len(PADDED_LENGTHS)
+    return most if batch.high is None else min(most, batch.high // max(batch.nearest(1), 1))
 
 
 def _row(
-    signature: Signature, source: ModelSource, padding: Padding, length: int, draw: numpy.random.Generator
-) -> dict[str, numpy.ndarray]:
-    """One row with random legal values, all of it under the mask."""
+    signature: Signature, source: ModelSource, padding: Padding, number: int, draw: numpy.random.Generator
+) -> dict[str, numpy.ndarray] | None:
+    """One row with random legal values, all of it under the mask; None where its sizes do not go together."""
     assert signature.batch is not None
     arrays = {}
     for spec in signature.inputs:
@@ -100,15 +107,24 @@ def _row(
         for dim in spec.dims or ():
             if not isinstance(dim, Dim):
                 shape.append(dim)
-            elif dim.symbol == signature.batch.symbol:
-                shape.append(dim.nearest(1))
+            elif dim.symbol in padding.symbols:
+                turn = number + list(padding.symbols).index(dim.symbol)
+                shape.append(dim.nearest(PADDED_LENGTHS[turn % len(PADDED_LENGTHS)]))
             else:
-                shape.append(length if dim.symbol == padding.symbol else dim.nearest(PROBE_SIZE))
+                shape.append(dim.nearest(1 if dim.symbol == signature.batch.symbol else PROBE_SIZE))
         mask = spec.name == padding.mask
         arrays[spec.name] = (
             numpy.ones(shape, BY_DTYPE[spec.dtype].array) if mask else _values(spec, source, shape, draw)
         )
+    try:
+        signature.check(_shapes(arrays), {spec.name: spec.dtype for spec in signature.inputs})
+    except RequestError:
+        return None
     return arrays
+
+
+def _shapes(arrays: dict[str, numpy.ndarray]) -> dict[str, Shape]:
+    return {name: array.shape for name, array in arrays.items()}
 
 
 def _lengthened(
@@ -116,21 +132,19 @@ def _lengthened(
     source: ModelSource,
     padding: Padding,
     row: dict[str, numpy.ndarray],
-    longest: int,
+    longest: dict[str, tuple[int, ...]],
     draw: numpy.random.Generator,
 ) -> dict[str, numpy.ndarray]:
     longer = dict(row)
     for spec in signature.inputs:
-        axis = padding.input_axes.get(spec.name)
-        if axis is None:
+        if spec.name not in padding.input_axes:
             continue
-        shape = list(row[spec.name].shape)
-        shape[axis] = longest - shape[axis]
-        if spec.name == padding.mask:
-            tail = numpy.zeros(shape, row[spec.name].dtype)
+        own, shape = row[spec.name], longest[spec.name]
+        if padding.mask and spec.name != padding.mask:
+            longer[spec.name] = _values(spec, source, list(shape), draw)
         else:
-            tail = _values(spec, source, shape, draw)
-        longer[spec.name] = numpy.concatenate([row[spec.name], tail], axis=axis)
+            longer[spec.name] = numpy.full(shape, padding.values[spec.name], own.dtype)
+        longer[spec.name][tuple(map(slice, own.shape))] = own
     return longer
 
 
@@ -151,8 +165,9 @@ def _difference(got: numpy.ndarray, expected: numpy.ndarray, dtype: str) -> tupl
     if not expected.size:
         return 0.0, 0.0
     wide, true = _wide(got, dtype), _wide(expected, dtype)
-    allowed = TOLERANCES.get(dtype, 0.0) * max(float(numpy.abs(true).max()), 1.0)
-    return float(numpy.abs(wide - true).max()), allowed
+    same = (wide == true) | (numpy.isnan(wide) & numpy.isnan(true))  # an infinity has no difference to itself
+    largest = float(numpy.abs(true[numpy.isfinite(true)]).max(initial=1.0))
+    return float(numpy.abs(wide[~same] - true[~same]).max(initial=0.0)), TOLERANCES.get(dtype, 0.0) * largest
 
 
 def _wide(array: numpy.ndarray, dtype: str) -> numpy.ndarray:

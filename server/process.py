@@ -54,6 +54,7 @@ class WorkerProcess:
         self.jobs: deque[Job] = deque()
         self.models: set[int] = set()
         self.device_bytes = 0
+        self.available: int | None = None  # device memory that a run may take
         jobs, their_jobs = Channel.pair()
         control, their_control = Channel.pair()
         environment = {**WORKER_ENVIRONMENT, **({"OMP_NUM_THREADS": str(threads)} if threads else {})}
@@ -87,6 +88,7 @@ class WorkerProcess:
                 "age": time.perf_counter() - job.requests[0].arrived,
                 "name": job.model.name,
                 "version": job.model.version,
+                "memory": job.model.memory,
             }
         else:
             message["inputs"] = [

@@ -52,6 +52,9 @@ class Limits(Section):
     requests_per_second: float | None = Field(
         None, gt=0, description="of one model, whoever asks; more get 429"
     )
+    memory_bytes: int | None = Field(
+        None, gt=0, description="of a run: inputs, outputs and what is between; default: what the device has"
+    )
 
 
 class Batching(Section):
@@ -66,6 +69,9 @@ class Batching(Section):
         None, description="the input that is 0 at padding: requests of different lengths are then stacked"
     )
     max_padding: float = Field(0.25, ge=0, lt=1, description="most of a batch that may be padding")
+    batch_invariant: bool = Field(
+        False, description="equal bits whoever else asks: each request runs alone, at its own shape"
+    )
 
 
 class Cache(Section):

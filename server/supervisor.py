@@ -14,10 +14,12 @@ from dlcb.compiler import CompilerError, ModelSource
 from dlcb.server.batcher import Batcher
 from dlcb.server.cache import describe
 from dlcb.server.errors import BadRequest, NotReady, ServerError
+from dlcb.server.memory import available_on_host
 from dlcb.server.metrics import Metrics
 from dlcb.server.model import ServedModel
 from dlcb.server.process import CompileService, WorkerProcess
 from dlcb.server.settings import Settings
+from dlcb.server.types import State
 
 RESTART_PAUSE = 0.5  # seconds before a worker that died while starting is tried again; doubled each time
 RESTART_PAUSE_LIMIT = 30.0
@@ -39,6 +41,7 @@ class Supervisor:
         self._settings = settings.server
         self._batcher = batcher
         self._metrics = metrics
+        self._host_memory = available_on_host(self._settings.workers) if device == "cpu" else None
         self._options: dict[str, Any] = {
             "backend": settings.server.backend,
             "cache": describe(settings.cache),
@@ -79,6 +82,8 @@ class Supervisor:
     async def load(self, model: ServedModel) -> float:
         """Load a compiled model in every worker; seconds of the slowest. WorkerError when one of them
         fails."""
+        if self._host_memory is not None:
+            model.limit_memory(self._host_memory)
         message = {
             "do": "load",
             "handle": model.handle,
@@ -253,6 +258,7 @@ class Supervisor:
             if loading is None or loading.done():
                 return
             if kind == "loaded":
+                self._settle_load(worker, event)
                 loading.set_result(event["seconds"])
             else:
                 loading.set_exception(WorkerError(event["error"]))
@@ -273,6 +279,17 @@ class Supervisor:
             for handle, counters in event["models"].items():
                 if int(handle) in self._models:
                     self._models[int(handle)].counters = counters
+
+    def _settle_load(self, worker: WorkerProcess, event: dict[str, Any]) -> None:
+        """Take what a worker found out about a model, and how much memory is left for every model's runs."""
+        model = self._models.get(event["handle"])
+        if model is not None and model.state is State.LOADING and event["unpadded"]:
+            model.stop_padding(event["unpadded"])
+            self._loads[model.handle]["padding"] = None
+        worker.available = event["available"]
+        found = [other.available for other in self._workers if other.available is not None]
+        for served in self._models.values() if found else ():
+            served.limit_memory(min(found))
 
     async def _compile_for(self, worker: WorkerProcess, event: dict[str, Any]) -> None:
         """The JIT tier of a worker met a new rank: the compile process builds it, the kernel cache carries it

@@ -6,6 +6,7 @@ here: times are arguments.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -108,16 +109,17 @@ def _wait_left(group: deque[Pending], now: float) -> float:
     if not limit or head.admission.group is None or head.deaths:
         return 0.0
     rows = sum(pending.admission.rows for pending in group)
-    return 0.0 if rows >= head.model.batching.max_rows else head.arrived + limit * 1e-3 - now
+    return 0.0 if rows >= head.admission.most_rows else head.arrived + limit * 1e-3 - now
 
 
 def _stackable(group: deque[Pending]) -> list[Pending]:
     """The head of a group and those behind it that fit beside it; they leave the group."""
-    if group[0].model.padding is not None and group[0].admission.length:
+    lengths = group[0].admission.lengths
+    if lengths and any(pending.admission.lengths != lengths for pending in group):
         return _paddable(group)
     head = group.popleft()
     taken, rows, size = [head], head.admission.rows, head.size
-    limit = head.model.batching.max_rows
+    limit = head.admission.most_rows
     while group:
         rows += group[0].admission.rows
         size += group[0].size
@@ -128,31 +130,37 @@ def _stackable(group: deque[Pending]) -> list[Pending]:
 
 
 def _paddable(group: deque[Pending]) -> list[Pending]:
-    """The head of a group and those nearest to its length, as long as what each adds in padding stays under
+    """The head of a group and those nearest to its lengths, as long as what each adds in padding stays under
     the model's bound and costs less than a run of its own would; they leave the group."""
     head = group[0]
-    batching, worth = head.model.batching, head.model.cost.padding_worth()
-    taken, rows, longest = [head], head.admission.rows, head.admission.length
-    own, size = rows * longest, head.admission.size
-    position_bytes = size / own
+    model, worth = head.model, head.model.cost.padding_worth()
+    taken, rows, longest = [head], head.admission.rows, head.admission.lengths
+    limit, own, size = head.admission.most_rows, head.admission.positions, head.admission.size
+    position_bytes = size / max(own, 1)
     others = sorted(
         (pending for pending in group if pending is not head),
-        key=lambda pending: abs(pending.admission.length - head.admission.length),
+        key=lambda pending: sum(map(_distance, pending.admission.lengths, head.admission.lengths)),
     )
     for pending in others:
         admission = pending.admission
-        more_rows, more_longest = rows + admission.rows, max(longest, admission.length)
-        more_own = own + admission.rows * admission.length
-        total = more_rows * more_longest
-        added = (total - more_own) - (rows * longest - own)
-        if more_rows > batching.max_rows or size + admission.size > LARGEST_STACK:
+        more_rows, more_longest = rows + admission.rows, tuple(map(max, longest, admission.lengths))
+        more_own = own + admission.positions
+        total = more_rows * math.prod(more_longest)
+        added = (total - more_own) - (rows * math.prod(longest) - own)
+        more_limit = min(limit, admission.most_rows)
+        if more_rows > more_limit or size + admission.size > LARGEST_STACK:
             continue
-        if total - more_own > batching.max_padding * total or (
+        if total - more_own > model.batching.max_padding * total or (
             worth is not None and added * position_bytes > worth
+        ):
+            continue
+        if more_longest not in (longest, admission.lengths) and not model.fits(
+            model.sizes_of_batch(admission, more_rows, more_longest)
         ):
             continue
         taken.append(pending)
         rows, longest, own, size = more_rows, more_longest, more_own, size + admission.size
+        limit = more_limit
     left = set(map(id, taken))
     rest = [pending for pending in group if id(pending) not in left]
     group.clear()
@@ -160,11 +168,14 @@ def _paddable(group: deque[Pending]) -> list[Pending]:
     return taken
 
 
+def _distance(one: int, other: int) -> int:
+    return abs(one - other)
+
+
 def padding_ratio(requests: Sequence[Pending]) -> float:
     """Padded elements over all elements of a batch."""
     admissions = [pending.admission for pending in requests]
-    total = sum(admission.rows for admission in admissions) * max(
-        admission.length for admission in admissions
-    )
-    own = sum(admission.rows * admission.length for admission in admissions)
+    longest = math.prod(map(max, zip(*(admission.lengths for admission in admissions), strict=True)))
+    total = sum(admission.rows for admission in admissions) * longest
+    own = sum(admission.positions for admission in admissions)
     return 1 - own / total if total else 0.0

@@ -27,6 +27,7 @@ from dlcb.server.cache import open_described
 from dlcb.server.channel import Channel
 from dlcb.server.datatypes import BY_DTYPE
 from dlcb.server.errors import BadRequest, DeadlineExceeded, TooLarge
+from dlcb.server.memory import check_memory, footprint_of
 from dlcb.server.padding import Padding, PaddingError
 from dlcb.server.probing import check_padding, probe
 from dlcb.server.slots import Slot, SlotMap, SlotPool, aligned
@@ -149,10 +150,11 @@ class Worker:
         if request.timeout is not None and job["age"] > request.timeout:
             raise DeadlineExceeded(f"the timeout of {request.timeout * 1e3:g} ms passed while waiting")
         signature: Signature = model.signature
-        signature.check(
+        sizes = signature.check(
             {name: tensor.shape for name, tensor in request.inputs.items()},
             {name: tensor.datatype.dtype for name, tensor in request.inputs.items()},
         )
+        check_memory(job["name"], footprint_of(signature), sizes, job["memory"])
         chosen = codec.choose_outputs(request, signature.outputs)
         arrays = {
             tensor.name: numpy.frombuffer(tensor.data, tensor.datatype.array).reshape(tensor.shape)
@@ -217,8 +219,7 @@ class Worker:
                 request_compile=lambda specialised: self._request_compile(handle, specialised),
             )
             probe(model, source)
-            if message["padding"] is not None:
-                check_padding(model, source, Padding.from_json(message["padding"]))
+            unpadded = self._check_padding(model, source, message["padding"])
         except (CompilerError, PaddingError) as error:
             self._tell({"event": "failed", "handle": handle, "error": str(error)[:MESSAGE_KEPT]})
         except Exception as error:  # the factory is the user's code
@@ -229,7 +230,30 @@ class Worker:
             self._tell({"event": "failed", "handle": handle, "error": text[:MESSAGE_KEPT]})
         else:
             self._models[handle] = model
-            self._tell({"event": "loaded", "handle": handle, "seconds": time.perf_counter() - start})
+            self._tell(
+                {
+                    "event": "loaded",
+                    "handle": handle,
+                    "seconds": time.perf_counter() - start,
+                    "unpadded": unpadded,
+                    "available": self._available(),
+                }
+            )
+
+    def _check_padding(self, model: Any, source: ModelSource, described: dict[str, Any] | None) -> str:
+        """Why requests are better not padded, "" where they may be. PaddingError when a declared mask does
+        not hide what it should."""
+        if described is None:
+            return ""
+        padding = Padding.from_json(described)
+        try:
+            check_padding(model, source, padding)
+        except PaddingError as error:
+            if padding.mask:
+                raise
+            log.warning("padding is off", extra={"fields": {"model": source.name, "reason": str(error)}})
+            return str(error)
+        return ""
 
     def _unload(self, message: dict[str, Any]) -> None:
         self._models.pop(message["handle"], None)
@@ -281,6 +305,14 @@ class Worker:
                 "device_bytes": self._device_bytes(),
             }
         )
+
+    def _available(self) -> int | None:
+        """Device memory that a run may take; None on the CPU, whose memory is not this process's to tell."""
+        torch = sys.modules.get("torch")
+        if self._device == "cpu" or torch is None:
+            return None
+        held = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        return int(torch.cuda.mem_get_info()[0]) + held
 
     def _device_bytes(self) -> int:
         """Device memory this process's allocators hold; 0 on the CPU."""

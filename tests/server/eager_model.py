@@ -42,6 +42,8 @@ class Program:
     dtype: str = "float32"
     batch_axis: int | None = None
     guards: tuple[str, ...] = ()
+    padding: tuple[str, ...] = ()  # sizes whose padding is said to be harmless
+    memory: str = ""
 
 
 def echo(x: numpy.ndarray) -> numpy.ndarray:
@@ -91,6 +93,20 @@ def centred(x: numpy.ndarray, mask: numpy.ndarray) -> numpy.ndarray:
     return x - (x * mask).sum(1, keepdims=True) / numpy.maximum(mask.sum(1, keepdims=True), 1)
 
 
+def placed(x: numpy.ndarray) -> numpy.ndarray:
+    """Each element and its position."""
+    return x + numpy.arange(x.shape[1], dtype=x.dtype)
+
+
+def neighbours(x: numpy.ndarray) -> numpy.ndarray:
+    """Each difference of neighbours along both axes: one shorter than the input."""
+    return x[:, 1:, 1:] - x[:, :-1, :-1]
+
+
+def wrongly_proven(x: numpy.ndarray) -> numpy.ndarray:
+    return x - x.mean(1, keepdims=True)
+
+
 def leaky(x: numpy.ndarray, mask: numpy.ndarray) -> numpy.ndarray:
     """Takes a mask and looks behind it."""
     return x - x.mean(1, keepdims=True) * mask.max(1, keepdims=True)
@@ -99,6 +115,12 @@ def leaky(x: numpy.ndarray, mask: numpy.ndarray) -> numpy.ndarray:
 PROGRAMS = {
     "centred": Program(centred, ("batch", "length"), batch_axis=0),
     "leaky": Program(leaky, ("batch", "length"), batch_axis=0),
+    "placed": Program(placed, ("batch", "length"), batch_axis=0, padding=("length",)),
+    "neighbours": Program(
+        neighbours, ("batch", "height - 1", "width - 1"), batch_axis=0, padding=("height", "width")
+    ),
+    "wrongly_proven": Program(wrongly_proven, ("batch", "length"), batch_axis=0, padding=("length",)),
+    "heavy": Program(echo, ("batch", "width"), batch_axis=0, memory="1000 * batch * width"),
     "identity": Program(echo, ("batch", "width"), batch_axis=0),
     "mlp": Program(mlp, ("batch", "128"), batch_axis=0),
     "row_sums": Program(row_sums, ("batch",), batch_axis=0),
@@ -259,6 +281,8 @@ def signature_of(source: ModelSource) -> Signature:
         output_dims={output: program.output_dims},
         guards=tuple(Guard(text) for text in program.guards),
         batch=batch,
+        padding=dict.fromkeys(program.padding, ""),
+        memory=program.memory,
     )
 
 

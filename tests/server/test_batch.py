@@ -59,8 +59,8 @@ def test_padded_and_cut_again_each_is_its_own(axes: tuple[int, int], sizes: list
     signature = Signature(
         (SPEC,), (TensorSpec("y", "float32", None),), batch=BatchAxes("b", {"x": axis}, {"y": axis})
     )
-    padding = Padding("n", "x", {"x": filled}, {"y": filled}, {"x": -7.0})
-    rows, lengths = [count for count, _length in sizes], [length for _count, length in sizes]
+    padding = Padding(["n"], "x", {"x": [filled]}, {"x": -7.0})
+    rows = [count for count, _length in sizes]
     arrays = []
     for number, (count, length) in enumerate(sizes):
         shape = [2, 2, 2]
@@ -74,7 +74,8 @@ def test_padded_and_cut_again_each_is_its_own(axes: tuple[int, int], sizes: list
     data = slot[entry.offset : entry.offset + entry.size]
     together = numpy.frombuffer(data, "<f4").reshape(entry.shape)
     assert (together == -7.0).sum() == together.size - sum(array.size for array in arrays)
-    answers = split({"y": (entry.shape, data)}, rows, signature, padding, lengths)
+    own = [{"y": array.shape} for array in arrays]
+    answers = split({"y": (entry.shape, data)}, rows, signature, own)
     for array, answer in zip(arrays, answers, strict=True):
         assert answer["y"].shape == array.shape
         assert bytes(answer["y"].data) == array.tobytes()

@@ -35,12 +35,19 @@ class Clerk:
         arrived: float = 0,
         size: int = 1,
         length: int = 0,
+        most_rows: int = 0,
     ) -> Pending:
         self.count += 1
         pending = Pending(
             model=self.model,
             request=InferRequest({}),
-            admission=Admission(rows, group, length, 8 * rows * length),
+            admission=Admission(
+                rows,
+                group,
+                (length,) if length else (),
+                8 * rows * length,
+                max(rows, most_rows or self.model.batching.max_rows),
+            ),
             respond=lambda outputs: outputs,
             deliver=lambda answer, error: None,
             arrived=arrived,
@@ -93,6 +100,17 @@ def test_rows_and_bytes_bound_a_batch_and_a_larger_request_runs_alone() -> None:
     assert [clerk.take() for _ in range(2)] == [[6], [7]]
 
 
+def test_the_memory_of_a_batch_bounds_it_as_rows_do() -> None:
+    clerk = Clerk(model(max_rows=8))
+    for _ in range(5):
+        clerk.add("a", most_rows=2)
+    assert [clerk.take() for _ in range(3)] == [[1, 2], [3, 4], [5]]
+    padded = Clerk(padding_model(max_rows=8, max_padding=0.9))
+    for length, most_rows in ((10, 4), (20, 2), (11, 4), (12, 4)):
+        padded.add("b", length=length, most_rows=most_rows)
+    assert [padded.take() for _ in range(2)] == [[1, 3, 4], [2]]  # with the longest only two rows would fit
+
+
 def test_a_group_waits_for_rows_only_so_long_and_holds_nobody_up() -> None:
     clerk = Clerk(model(max_rows=2, max_wait_ms=10))
     clerk.add("a", arrived=0.0)
@@ -121,7 +139,7 @@ def test_one_that_leaves_is_forgotten_and_one_that_survived_a_worker_runs_alone(
 
 def padding_model(**batching: Any) -> ServedModel:
     served = model(**batching)
-    served.padding = Padding("length", "mask", {"mask": 1}, {}, {"mask": 0})
+    served.padding = Padding(["length"], "mask", {"mask": [1]}, {"mask": 0})
     return served
 
 

@@ -1,0 +1,58 @@
+"""The memory of a batch before it exists: its inputs, its outputs and what the compiler says a run needs
+between them, as a function of sizes; and how much there is on this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from dlcb.compiler import Dim, Signature
+from dlcb.compiler.signature import compile_expression
+from dlcb.server.datatypes import BY_DTYPE
+from dlcb.server.errors import TooLarge
+
+CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+Footprint = Callable[[Mapping[str, int]], int]
+
+
+def footprint_of(signature: Signature) -> Footprint | None:
+    """Bytes of a run by its sizes, beside the parameters and the libraries' own workspaces; None where only
+    the run tells (models of unknown rank)."""
+    if not signature.memory:
+        return None
+    terms = [signature.memory]
+    for spec in signature.inputs:
+        sizes = [dim.symbol if isinstance(dim, Dim) else str(dim) for dim in spec.dims or ()]
+        terms.append(" * ".join([str(BY_DTYPE[spec.dtype].size), *sizes]))
+    for spec in signature.outputs:
+        texts = signature.output_dims.get(spec.name) or ()
+        known = [f"({text})" for text in texts if text is not None]
+        if known and len(known) == len(texts):
+            terms.append(" * ".join([str(BY_DTYPE[spec.dtype].size), *known]))
+    return compile_expression(" + ".join(terms))
+
+
+def check_memory(
+    model: str, footprint: Footprint | None, sizes: Mapping[str, int], limit: int | None
+) -> None:
+    """TooLarge, with the number, for a request that could not run even alone."""
+    if footprint is None or limit is None:
+        return
+    needed = footprint(sizes)
+    if needed > limit:
+        where = ", ".join(f"{symbol} {size}" for symbol, size in sizes.items())
+        raise TooLarge(
+            f"model '{model}' at {where} needs {needed} bytes of memory, and a run may take {limit}"
+        )
+
+
+def available_on_host(workers: int) -> int:
+    """Bytes that one of so many workers may take: a share of the container's limit, or of the machine."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):  # no such file, or it says "max"
+        total = min(total, int(CGROUP_LIMIT.read_text()))
+    return total // workers
