@@ -1,8 +1,8 @@
-"""The load test's command line: `python -m dlcb.loadtest run` and `python -m dlcb.loadtest compare`.
+"""The load test's command line: `python -m dlcb.loadtest run` and `python -m dlcb.loadtest race`.
 
-`run` drives scenarios against one server and checks every answer's values; `compare` races the server
-against a bare ASGI echo. Both print a table, write what they measured with machine and commit, and exit
-with 1 if anything failed.
+`run` drives scenarios against one server and checks every answer's values; `race` sets the server beside a
+bare ASGI application and other servers. Both print a table, write what they measured with machine and commit,
+and exit with 1 if an answer was wrong.
 """
 
 import asyncio
@@ -18,15 +18,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dlcb.loadtest import compare as peers
 from dlcb.loadtest import launch, report
+from dlcb.loadtest import race as racing
+from dlcb.loadtest.contestants import CONTESTANTS
 from dlcb.loadtest.drive import Request, Tally, alone, closed_loop, open_loop
 from dlcb.loadtest.reference import Reference, eager_references
 from dlcb.loadtest.scenarios import SCENARIOS, Scenario, draw
 from dlcb.loadtest.wire import WireError
 from dlcb.server.errors import ConfigError
 
-IDENTITY = Path(__file__).with_name("identity.yaml")
 RESULTS = Path(__file__).with_name("results")
 MENDABLE = (launch.LaunchError, ConfigError, WireError, OSError)
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
@@ -84,32 +84,43 @@ def run(
 
 
 @app.command()
-def compare(
+def race(
     wrk: Annotated[Path, typer.Option(help="The wrk program.")] = Path("wrk"),
-    config: Annotated[Path, typer.Option(help="A config that serves `identity`.")] = IDENTITY,
-    floats: Annotated[int, typer.Option(min=1)] = 64,
-    connections: Annotated[int, typer.Option(min=1, max=1024)] = 16,
+    peers: Annotated[Path | None, typer.Option(help="Python of an environment with the peers in it.")] = None,
+    contestant: Annotated[list[str] | None, typer.Option(help="By name; may be repeated.")] = None,
+    case: Annotated[list[str] | None, typer.Option(help="By name; may be repeated.")] = None,
     rounds: Annotated[int, typer.Option(min=1, max=50)] = 5,
-    seconds: Annotated[int, typer.Option(min=1, max=60)] = 4,
+    seconds: Annotated[int, typer.Option(min=1, max=60)] = 3,
     results: Annotated[Path, typer.Option(help="Folder for the results.")] = RESULTS,
 ) -> None:
-    """Race the server against a bare ASGI echo, in interleaved rounds of wrk."""
-    bare = launch.free_port()
-    command = [sys.executable, "-m", "dlcb.loadtest.peers", str(bare)]
-    with launch.process(command, bare, "/"), launch.server(config) as port:
-        contestants = [peers.Contestant("raw-asgi", bare), peers.Contestant("dlcb", port)]
-        peers.race(contestants, wrk, floats=floats, connections=connections, rounds=rounds, seconds=seconds)
-    rows = peers.medians(contestants)
-    settings = {"floats": floats, "connections": connections, "rounds": rounds, "seconds": seconds}
-    table = Table(*rows[0])
-    for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
-    written = report.write(
-        results, "compare", {"place": report.place(), "settings": settings, "contestants": rows}
+    """Race the server against a bare ASGI application, and with --peers against other servers."""
+    taking_part = [
+        one for one in CONTESTANTS if (one.name in contestant if contestant else peers or not one.peer)
+    ]
+    cases = [one for one in racing.CASES if not case or one.name in case]
+    raced = racing.race(
+        cases, taking_part, peers or Path(sys.executable), wrk, rounds=rounds, seconds=seconds
     )
-    console.print(table)
+    rows = [row for one in cases for row in racing.summary(one, raced[one.name])]
+    said = [
+        line
+        for one in cases
+        for line in racing.verdicts(one, [row for row in rows if row["case"] == one.name])
+    ]
+    settings = {"rounds": rounds, "seconds": seconds}
+    written = report.write(
+        results, "race", {"place": report.place(), "settings": settings, "rows": rows, "verdicts": said}
+    )
+    console.print(_race_table(rows))
+    for line in said:
+        console.print(line, highlight=False)
     console.print(f"written to {written}")
-    if any(one.wrong for one in contestants):
+    for row in rows:
+        if row["wrong"]:
+            console.print(
+                f"[red]{row['contestant']}, {row['case']}[/red]: {row['wrong']} wrong: {row['complaint']}"
+            )
+    if any(row["wrong"] for row in rows):
         raise typer.Exit(1)
 
 
@@ -184,6 +195,21 @@ def _table(measured: list[dict[str, Any]]) -> Table:
             str(one["good"]),
             str(one["failures"]),
             "-" if rate is None else f"{rate:.1%}",
+        )
+    return table
+
+
+def _race_table(rows: list[dict[str, Any]]) -> Table:
+    table = Table("case", "contestant", "rps", "of raw ASGI", "p50 ms", "CPU us a request", "wrong")
+    for row in rows:
+        table.add_row(
+            row["case"],
+            row["contestant"],
+            f"{row['rps']:g}",
+            "-" if row["of_raw"] is None else f"{row['of_raw']:.2f}",
+            f"{row['p50_ms']:.3f}",
+            f"{row['cpu_us']:.0f}",
+            str(row["wrong"]),
         )
     return table
 

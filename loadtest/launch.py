@@ -8,7 +8,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,11 +31,22 @@ def server(config: Path, *, log: Path | None = None, ready_within: float = 600.0
 
 @contextmanager
 def process(
-    command: list[str], port: int, ready_path: str, log: Path | None = None, ready_within: float = 60.0
+    command: list[str],
+    port: int,
+    ready_path: str,
+    log: Path | None = None,
+    ready_within: float = 60.0,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs `command` until the block ends; enters the block when GET `ready_path` answers 200."""
+    """Runs `command` until the block ends; enters the block when GET `ready_path` answers 200. `environment`
+    is added to this process's own."""
     output = log.open("wb") if log else None
-    started = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT if output else None)
+    started = subprocess.Popen(
+        command,
+        stdout=output,
+        stderr=subprocess.STDOUT if output else None,
+        env={**os.environ, **(environment or {})},
+    )
     try:
         _wait(started, f"http://{HOST}:{port}{ready_path}", ready_within, log)
         yield started

@@ -1,4 +1,7 @@
-"""Small models for measuring the server rather than the model: an identity and a three-layer perceptron."""
+"""Small models for measuring the server rather than the model: an identity, a mean and a perceptron."""
+
+from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 
@@ -10,18 +13,26 @@ class Identity(torch.nn.Module):
         return x.clone()
 
 
+class Mean(torch.nn.Module):
+    """[batch, width] to the mean of each row, [batch, 1]."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mean(1, keepdim=True)
+
+
 def identity() -> torch.nn.Module:
     return Identity()
 
 
-def perceptron(width: int = 64, hidden: int = 256, classes: int = 10, seed: int = 0) -> torch.nn.Module:
-    """Random weights, the same for the same seed: [batch, width] to [batch, classes]."""
+def mean() -> torch.nn.Module:
+    return Mean()
+
+
+def perceptron(sizes: Sequence[int] = (64, 256, 256, 10), seed: int = 0) -> torch.nn.Module:
+    """ReLU between linear layers of these sizes; random weights, the same for the same seed."""
+    layers: list[torch.nn.Module] = []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return torch.nn.Sequential(
-            torch.nn.Linear(width, hidden),
-            torch.nn.ReLU(),
-            torch.nn.Linear(hidden, hidden),
-            torch.nn.ReLU(),
-            torch.nn.Linear(hidden, classes),
-        )
+        for inner, outer in pairwise(sizes):
+            layers += [torch.nn.Linear(inner, outer), torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers[:-1])

@@ -11,7 +11,8 @@ import numpy as np
 import orjson
 import pytest
 
-from dlcb.loadtest import compare, launch, report
+from dlcb.loadtest import launch, report
+from dlcb.loadtest.contestants import CONTESTANTS, write_weights
 from dlcb.loadtest.drive import Request, Tally, alone, closed_loop, disagreement, open_loop
 
 HOST = launch.HOST
@@ -23,10 +24,11 @@ def request(value: float) -> Request:
 
 
 @pytest.fixture(scope="module")
-def echo() -> Iterator[int]:
-    port = launch.free_port()
-    with launch.process([sys.executable, "-m", "dlcb.loadtest.peers", str(port)], port, "/"):
-        yield port
+def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    weights = tmp_path_factory.mktemp("echo") / "weights.npz"
+    write_weights(weights)
+    with CONTESTANTS[0].serving(Path(sys.executable), weights) as running:
+        yield running.port
 
 
 @asynccontextmanager
@@ -150,14 +152,6 @@ def test_answers_alone_are_what_the_server_said(echo: int) -> None:
 def test_disagreement(got: np.ndarray, expected: np.ndarray, words: str) -> None:
     found = disagreement({"y": got}, {"y": expected}, 1e-4)
     assert (words in found) if words else not found
-
-
-def test_a_race_checks_every_answer(echo: int, require_tool: Callable[[str], Path]) -> None:
-    contestants = [compare.Contestant("one", echo), compare.Contestant("other", echo)]
-    compare.race(contestants, require_tool("wrk"), floats=8, connections=4, rounds=1, seconds=1)
-    one, other = compare.medians(contestants)
-    assert float(one["rps"]) > 100 and float(one["p50_ms"]) > 0
-    assert one["wrong"] == other["wrong"] == 0 and one["of_first"] == 1.0
 
 
 def test_a_server_that_ends_early_is_one_clear_error(tmp_path: Path) -> None:
