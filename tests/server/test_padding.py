@@ -1,0 +1,86 @@
+"""Padding by the compiler's proof over compiled models: requests of random sizes, stacked and padded as the
+server does it, give what each gives alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+from dlcb import compiler
+from dlcb.compiler import InputDeclaration, ModelSource, Signature
+from dlcb.kernel_cache import open_store
+from dlcb.server.batch import place, split, stack
+from dlcb.server.datatypes import BY_DTYPE
+from dlcb.server.model import known_shapes
+from dlcb.server.padding import Padding, proven
+from dlcb.server.probing import check_padding
+from dlcb.server.types import InferRequest, Tensor
+
+IDS = InputDeclaration("x", "int64", ("batch", "length"), (0, 100))
+SIGNAL = InputDeclaration("x", "float32", ("batch", 4, "length"))
+
+Load = Callable[[str, InputDeclaration], tuple[ModelSource, Any, Padding | None]]
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+    """Compile and load a model of `padding_models`, and find how its requests may be padded."""
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    store = open_store(tmp_path)
+
+    def load(name: str, declared: InputDeclaration) -> tuple[ModelSource, Any, Padding | None]:
+        source = ModelSource(
+            name=name, version="1", factory=f"padding_models:{name}", inputs=(declared,), outputs=("y",)
+        )
+        made = compiler.compile_model(source, store)
+        model = compiler.load_model(source, made.artifact_key, store)
+        return source, model, proven(made.signature, source)
+
+    return load
+
+
+def run_together(model: Any, padding: Padding, arrays: list[numpy.ndarray]) -> list[numpy.ndarray]:
+    """What each request gets of a padded batch, by the server's own arithmetic."""
+    signature: Signature = model.signature
+    datatype = BY_DTYPE[signature.inputs[0].dtype]
+    requests = [InferRequest({"x": Tensor("x", datatype, x.shape, x.tobytes())}) for x in arrays]
+    (entry,), size = place(requests, signature, padding)
+    slot = memoryview(bytearray(size))
+    stack(requests, [entry], signature.batch, slot, padding)
+    together = numpy.frombuffer(slot[: entry.size], entry.array).reshape(entry.shape)
+    outputs = model.run({"x": together}).outputs
+    described = {name: (y.shape, memoryview(y.tobytes())) for name, y in outputs.items()}
+    own = [known_shapes(signature, {"x": x.shape}) for x in arrays]
+    answers = [answer["y"] for answer in split(described, [len(x) for x in arrays], signature, own)]
+    return [numpy.frombuffer(y.data, y.datatype.array).reshape(y.shape) for y in answers]
+
+
+@pytest.mark.parametrize("name, declared", [("Tagger", IDS), ("Decoder", IDS), ("Stem", SIGNAL)])
+def test_padded_is_unpadded(load: Load, name: str, declared: InputDeclaration) -> None:
+    source, model, padding = load(name, declared)
+    assert padding is not None and padding.symbols == ["length"] and padding.mask == ""
+    check_padding(model, source, padding)
+    draw = numpy.random.default_rng(0)
+    for _ in range(10):
+        arrays = []
+        for _ in range(draw.integers(2, 6)):
+            rows, length = draw.integers(1, 4), draw.integers(3, 40)
+            if declared is IDS:
+                arrays.append(draw.integers(0, 100, (rows, length)))
+            else:
+                arrays.append(draw.standard_normal((rows, 4, length), "float32"))
+        for x, padded in zip(arrays, run_together(model, padding, arrays), strict=True):
+            alone = model.run({"x": x}).outputs["y"]
+            assert padded.shape == alone.shape
+            assert numpy.allclose(padded, alone, rtol=0, atol=1e-5)
+
+
+def test_a_mean_over_positions_is_not_padded(load: Load) -> None:
+    _source, model, padding = load("Pooler", IDS)
+    assert padding is None
+    assert model.signature.padding["length"].startswith("sum uses it (")
+    assert any("'length' padded at its end may not be: sum" in line for line in model.report.batching)
