@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,8 @@ from dlcb.compiler.ir.op import Type
 Array = np.ndarray
 Opaque = Callable[[Node, Sequence[Array]], Sequence[Array]]
 Rule = Callable[..., Any]
+
+_KEPT = 1024  # nodes whose rules are kept applied: a graph is mostly evaluated at several sizes
 
 
 def evaluate(
@@ -55,9 +59,9 @@ def _run(
     for node in nodes:
         arrays = [values[value] for value in node.inputs]
         if node.op.at is not None:
-            results: Sequence[Array] = [_elements(node, node.op.at, arrays, sizes)]
+            results: Sequence[Array] = [_elements(node, arrays, sizes)]
         elif node.op.expand is not None:
-            results = [_expansion(node, node.op.expand, arrays, sizes, opaque)]
+            results = [_expansion(node, arrays, sizes, opaque)]
         elif opaque is not None:
             results = [
                 _array(array, r.dtype) for array, r in zip(opaque(node, arrays), node.results, strict=True)
@@ -71,15 +75,21 @@ def _run(
             values[value] = array
 
 
-def _expansion(
-    node: Node, rule: Rule, arrays: Sequence[Array], sizes: dict[str, int], opaque: Opaque | None
-) -> Array:
+def _expansion(node: Node, arrays: Sequence[Array], sizes: dict[str, int], opaque: Opaque | None) -> Array:
+    stand_ins, graph = _definition(node)
+    values = {stand_ins[value]: array for value, array in zip(node.inputs, arrays, strict=True)}
+    _run(graph.nodes, values, dict(sizes), opaque)
+    return values[graph.outputs[0]]
+
+
+@lru_cache(_KEPT)
+def _definition(node: Node) -> tuple[Mapping[Value, Value], Graph]:
+    """What a composite is made of, over stand-ins for its inputs."""
+    rule: Rule = node.op.expand  # type: ignore[assignment]
     build = GraphBuilder(node.op.name)  # its own system: evaluating must not add to what is known
     stand_ins = {value: build.input(value.name, value.shape, value.dtype) for value in node.inputs}
     result = rule(build, *(stand_ins[value] for value in node.inputs), **node.attributes)
-    values = {stand_ins[value]: array for value, array in zip(node.inputs, arrays, strict=True)}
-    _run(build.build(result).nodes, values, dict(sizes), opaque)
-    return values[result]
+    return stand_ins, build.build(result)
 
 
 # ---- sizes
@@ -140,24 +150,40 @@ class _Operand:
 _READ = "read"  # the label of a coordinate's own range check, which only a wrong rule can break
 
 
-def _elements(node: Node, rule: Rule, arrays: Sequence[Array], sizes: Mapping[str, int]) -> Array:
-    op, attributes = node.op, node.attributes
+@dataclass(frozen=True)
+class _Scalars:
+    """A node's rule over the indices "i0", "i1" .. of `extents`: what is folded, and what is made of that."""
+
+    extents: tuple[Expr, ...]
+    body: Expr
+    finished: Expr | None
+
+
+@lru_cache(_KEPT)
+def _scalars(node: Node) -> _Scalars:
+    op, attributes, rank = node.op, node.attributes, node.result.rank
+    rule: Rule = op.at  # type: ignore[assignment]
     operands = [_Operand(value) for value in node.inputs]
-    buffers = {value.name: array for value, array in zip(node.inputs, arrays, strict=True)}
     types = [value.type for value in node.inputs]
     inner = op.over(*types, **attributes) if op.over is not None else ()
-    extents = [*node.result.shape, *inner]
+    extents = (*node.result.shape, *inner)
     indices = [expr.index(f"i{k}", extent) for k, extent in enumerate(extents)]
-    rank = node.result.rank
     i, r = indices[:rank], indices[rank:]
-
-    grid = tuple(expr.evaluate(extent, sizes) for extent in extents)
-    body = _over_grid(rule(i, r, *operands, **attributes), grid, sizes, buffers)
-    folded = body if op.fold is None else _fold(op.fold, body, rank)
+    finished = None
     if op.finish is not None:
         total = expr.load("folded", _position(i, node.result.shape), node.result.dtype)
         finished = op.finish(i, total, *operands, **attributes)
-        folded = _over_grid(finished, grid[:rank], sizes, {**buffers, "folded": folded})
+    return _Scalars(extents, rule(i, r, *operands, **attributes), finished)
+
+
+def _elements(node: Node, arrays: Sequence[Array], sizes: Mapping[str, int]) -> Array:
+    scalars, rank = _scalars(node), node.result.rank
+    buffers = {value.name: array for value, array in zip(node.inputs, arrays, strict=True)}
+    grid = tuple(expr.evaluate(extent, sizes) for extent in scalars.extents)
+    body = _over_grid(scalars.body, grid, sizes, buffers)
+    folded = body if node.op.fold is None else _fold(node.op.fold, body, rank)
+    if scalars.finished is not None:
+        folded = _over_grid(scalars.finished, grid[:rank], sizes, {**buffers, "folded": folded})
     return _array(folded, node.result.dtype)
 
 

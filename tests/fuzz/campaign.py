@@ -47,7 +47,8 @@ class Failure:
 
 @dataclass
 class Tally:
-    """What a campaign did. `covered` counts programs for each operator, those inside composites included."""
+    """What a campaign did. `covered` counts the programs with each operator, those inside composites
+    included."""
 
     programs: int = 0
     kernels: int = 0
@@ -68,7 +69,7 @@ def campaign(seeds: Sequence[int], way: Way, tally: Tally) -> None:
             tally.failures.append(_failure(program, "compile", error))
     for program, each, _ in batch:
         tally.kernels += len(each.kernels)
-        tally.covered.update(operators(graph(program)) | {node.op.name for node in each.plan.graph.nodes})
+        tally.covered.update(operators(graph(program)))
     try:
         models = load([each for _, each, _ in batch], [given for *_, given in batch], way.store)
     except Exception:  # some program's: each alone tells which

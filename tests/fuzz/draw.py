@@ -19,20 +19,24 @@ from .draft import LONGEST, Draft, Unsuited
 from .program import Input, Program, Sizes, numbers
 from .rows import ROWS
 
+_TRIES = 8  # operands for one operator
+
 
 def program(seed: int, for_bridge: bool = False) -> Program:
     """The program of this seed: 3 to 20 operators; its outputs are all values that nothing reads."""
     d = Draft(seed, plain_types=for_bridge and seed % 2 == 0)  # PyTorch lacks some operators in half types
-    wanted = d.random.randint(3, LONGEST - 3)
+    wanted = d.random.randint(3, LONGEST)
     rows = sorted(ROWS)
     while len(d.steps) < wanted:
-        inputs, steps = len(d.inputs), len(d.steps)
         op = d.one(rows)
-        try:
-            ROWS[op](d, op)
-        except Unsuited:
-            del d.inputs[inputs:], d.steps[steps:]
-            d.rebuild()
+        for _ in range(_TRIES):  # an operator that suits few values is still drawn as often as others
+            inputs, steps = len(d.inputs), len(d.steps)
+            try:
+                ROWS[op](d, op)
+                break
+            except Unsuited:
+                del d.inputs[inputs:], d.steps[steps:]
+                d.rebuild()
     rounded = frozenset(name for name, v in d.values.items() if v.dtype.is_float and not d.facts[name].stable)
     return trimmed(Program(seed, tuple(d.inputs), tuple(d.steps[:LONGEST]), (), rounded))
 

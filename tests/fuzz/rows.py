@@ -282,8 +282,8 @@ def norm(d: Draft, op: str) -> Any:
     return d.add(op, x, *weights(d, value.shape[-dims:], value.dtype, count), dims=dims, eps=1e-5)
 
 
-def batch_norm(d: Draft, op: str) -> Any:
-    x = d.pick(FLOATS, rank=(2, LARGEST_RANK))
+def batch_norm(d: Draft, op: str, x: str = "") -> Any:
+    x = x or d.pick(FLOATS, rank=(2, LARGEST_RANK))
     value = d.values[x]
     mean, *affine = weights(d, value.shape[1:2], value.dtype, d.one((1, 3)))
     spread = d.new(
@@ -375,21 +375,58 @@ def linear(d: Draft, op: str) -> Any:
 def convolution(d: Draft, op: str) -> Any:
     rank = d.one((1, 2))
     x = d.pick(
-        (FLOAT32,),
+        FLOATS if d.chance(0.3) else (FLOAT32,),
         rank=(rank + 2, rank + 2),
         fits=lambda v: v.shape[1].is_const and v.shape[1].value > 0,
         shape=[d.dim(), as_expr(4), *(d.dim() for _ in range(rank))],
     )
-    channels = d.values[x].shape[1].value
-    groups = 2 if channels % 2 == 0 and d.chance(0.3) else 1
+    channels, kind = d.values[x].shape[1].value, d.values[x].dtype
+    groups = d.one((1, 1, channels, 2 if channels % 2 == 0 else 1))
+    results = channels if groups == channels else 4
     window = [d.one((1, 3)) for _ in range(rank)]
-    w = weights(d, [as_expr(n) for n in (4, channels // groups, *window)], FLOAT32, 1)
-    bias = weights(d, [as_expr(4)], FLOAT32, d.one((0, 1)))
-    options = {
+    w = weights(d, [as_expr(n) for n in (results, channels // groups, *window)], kind, 1)
+    bias = weights(d, [as_expr(results)], kind, d.one((0, 1)))
+    y = d.add(op, x, *w, *bias, groups=groups, **geometry(d, window))
+    if d.chance(0.2):
+        return batch_norm(d, "batch_norm", y)
+    return y
+
+
+def geometry(d: Draft, window: Sequence[int]) -> dict[str, Any]:
+    """How a convolution's window moves."""
+    return {
         "stride": tuple(d.one((1, 2)) for _ in window),
         "padding": tuple(d.one((0, n // 2)) for n in window),
+        "dilation": tuple(d.one((1, 1, 1, 2)) for _ in window),
     }
-    return d.add(op, x, *w, *bias, dilation=(1,) * rank, groups=groups, **options)
+
+
+def last_image(d: Draft) -> tuple[str, int]:
+    """An image of float32 with its channels on the last axis, and how many these are."""
+    x = d.pick(
+        (FLOAT32,),
+        rank=(4, 4),
+        fits=lambda v: v.shape[3].is_const and v.shape[3].value > 0,
+        shape=[d.dim(), d.dim(), d.dim(), as_expr(4)],
+    )
+    return x, d.values[x].shape[3].value
+
+
+def convolution_nhwc(d: Draft, op: str) -> Any:
+    x, channels = last_image(d)
+    groups = 2 if channels % 2 == 0 and d.chance(0.3) else 1
+    window = [d.one((1, 3)) for _ in range(2)]
+    w = weights(d, [as_expr(n) for n in (4, *window, channels // groups)], FLOAT32, 1)
+    bias = weights(d, [as_expr(4)], FLOAT32, d.one((0, 1)))
+    return d.add(op, x, *w, *bias, groups=groups, relu=d.chance(0.3), **geometry(d, window))
+
+
+def depthwise_nhwc(d: Draft, op: str) -> Any:
+    x, channels = last_image(d)
+    window = [d.one((1, 3)) for _ in range(2)]
+    return d.add(
+        op, x, *weights(d, [as_expr(n) for n in (*window, channels)], FLOAT32, 1), **geometry(d, window)
+    )
 
 
 def attention(d: Draft, op: str) -> Any:
@@ -411,6 +448,7 @@ ROWS: dict[str, Row] = {
     **dict.fromkeys(("neg", "abs"), unary(NUMBERS, keeps=True)),
     **dict.fromkeys(("sign", "floor", "ceil", "trunc", "round"), unary(NUMBERS, stable=True, keeps=True)),
     "relu": unary(NUMBERS, keeps=True),
+    "contiguous": unary(EVERY, keeps=True),
     **dict.fromkeys(
         [
             "exp",
@@ -491,5 +529,7 @@ ROWS: dict[str, Row] = {
     "matmul": matmul,
     "linear": linear,
     "convolution": convolution,
+    "convolution_nhwc": convolution_nhwc,
+    "depthwise_nhwc": depthwise_nhwc,
     "attention": attention,
 }

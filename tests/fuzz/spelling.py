@@ -129,6 +129,19 @@ def _convolution(
     return {3: F.conv1d, 4: F.conv2d}[x.dim()](x, w, bias, **options)
 
 
+def _convolution_nhwc(
+    x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None, relu: bool = False, **options: Any
+) -> torch.Tensor:
+    y = F.conv2d(x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2), bias, **options).permute(0, 2, 3, 1)
+    return torch.relu(y) if relu else y
+
+
+def _depthwise_nhwc(x: torch.Tensor, w: torch.Tensor, **options: Any) -> torch.Tensor:
+    channels = w.shape[2]
+    w = w.permute(2, 0, 1).unsqueeze(1)
+    return F.conv2d(x.permute(0, 3, 1, 2), w, groups=channels, **options).permute(0, 2, 3, 1)
+
+
 def _layer_norm(x: torch.Tensor, *parameters: torch.Tensor, dims: int, eps: float) -> torch.Tensor:
     return F.layer_norm(x, x.shape[x.dim() - dims :], *parameters, eps=eps)
 
@@ -229,6 +242,7 @@ _JOINED = [
 SPELLED: dict[str, Spelled] = {
     **{name: getattr(torch, name) for name in _BY_NAME},
     **{name: joined(getattr(torch, name)) for name in _JOINED},
+    "contiguous": torch.Tensor.contiguous,
     "silu": F.silu,
     "gelu": F.gelu,
     "cast": lambda x, dtype: x.to(dtype),
@@ -285,6 +299,8 @@ SPELLED: dict[str, Spelled] = {
     "one_hot": lambda ids, classes: F.one_hot(ids.long(), classes),
     "linear": F.linear,
     "convolution": _convolution,
+    "convolution_nhwc": _convolution_nhwc,
+    "depthwise_nhwc": _depthwise_nhwc,
     "cumsum": torch.cumsum,
 }
 
