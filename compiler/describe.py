@@ -3,12 +3,15 @@ the signature that requests are checked with, and the report that people read.""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import reduce
 
 from dlcb.compiler.bridge.generalize import Captured
 from dlcb.compiler.bridge.verdicts import DimVerdict
 from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.node import maximum
 from dlcb.compiler.host.footprint import footprint
 from dlcb.compiler.host.program import Program
 from dlcb.compiler.ir.graph import Graph
@@ -16,17 +19,22 @@ from dlcb.compiler.kgen import KernelSet
 from dlcb.compiler.passes.decompose import decompose
 from dlcb.compiler.passes.independence import WHOLE, batch_axes, padding_obstacles
 from dlcb.compiler.passes.steps import EagerStep, KernelStep, LibraryStep, Schedule
-from dlcb.compiler.report import CallLine, DimLine, KernelLine, Report
-from dlcb.compiler.shapes.system import Solution
+from dlcb.compiler.report import CallLine, DimLine, GraphLine, KernelLine, Report
+from dlcb.compiler.shapes.system import Solution, System
 from dlcb.compiler.signature import BatchAxes, Dim, Guard, Signature, TensorSpec
 from dlcb.compiler.source import ModelSource
 
 
 def describe_signature(
-    source: ModelSource, captured: Captured, solution: Solution, graph: Graph, program: Program
+    source: ModelSource,
+    every: Sequence[Captured],
+    solutions: Sequence[Solution],
+    graphs: Sequence[Graph],
+    programs: Sequence[Program],
 ) -> Signature:
-    """What the model accepts. Sizes beyond a derived limit that eager
-    PyTorch may still serve are not refused here."""
+    """What the model accepts, from its graphs in the order in which they are tried. Sizes beyond a derived
+    limit that eager PyTorch may still serve are not refused here."""
+    captured, solution = every[0], solutions[0]
     verdicts = {(v.input, v.axis): v for v in captured.verdicts}
     inputs = tuple(
         TensorSpec(
@@ -37,12 +45,16 @@ def describe_signature(
         for d in captured.inputs
     )
     bound = {dim.symbol for spec in inputs for dim in spec.dims or () if isinstance(dim, Dim)}
-    elsewhere = any(verdict.beyond == "eager" for verdict in captured.verdicts)
+    whole = captured.serves_all(_ranges(source, captured))  # else PyTorch may give other outputs
     texts: dict[str, tuple[str | None, ...] | None] = {}
     outputs = []
-    for name, value in zip(captured.outputs, graph.outputs, strict=True):
+    for place, (name, value) in enumerate(zip(captured.outputs, graphs[0].outputs, strict=True)):
         shape = [solution.apply(extent) for extent in value.shape]
-        known = [not elsewhere and {v.value for v in extent.free} <= bound for extent in shape]
+        agreed = whole and all(
+            _same_shape(shape, graph.outputs[place].shape, other, graph.system)
+            for graph, other in zip(graphs[1:], solutions[1:], strict=True)
+        )
+        known = [agreed and {v.value for v in extent.free} <= bound for extent in shape]
         texts[name] = tuple(_python(e) if k else None for e, k in zip(shape, known, strict=True))
         dims = (
             e.value if e.is_const and k else Dim(repr(e), 0, None) for e, k in zip(shape, known, strict=True)
@@ -54,9 +66,25 @@ def describe_signature(
         tuple(outputs),
         texts,
         guards,
-        _batch(captured, graph),
-        _padding(captured, graph, guards),
-        _python(footprint(program)),
+        _batch(every, graphs) if whole else None,
+        _padding(every, graphs, guards, whole),
+        _python(reduce(maximum, map(footprint, programs))),
+    )
+
+
+def _ranges(source: ModelSource, captured: Captured) -> dict[str, tuple[int, int | None]]:
+    """The declared range of every size variable."""
+    names = {v.size for v in captured.verdicts if isinstance(v.size, str)}
+    return {name: source.dims.get(name, (0, None)) for name in names}
+
+
+def _same_shape(shape: Sequence[Expr], other: Sequence[Expr], solution: Solution, system: System) -> bool:
+    """Whether a further graph's output has this shape wherever that graph serves."""
+    if len(shape) != len(other):
+        return False
+    return all(
+        system.simplify(solution.apply(a)) is system.simplify(solution.apply(b))
+        for a, b in zip(shape, other, strict=True)
     )
 
 
@@ -67,7 +95,13 @@ def _dim(source: ModelSource, verdict: DimVerdict, declared: str | int) -> Dim |
         return Dim(symbol, low, high, 1, "")
     if isinstance(verdict.size, int):
         return verdict.size
-    return Dim(verdict.size, verdict.low, verdict.high, verdict.multiple, verdict.reason)
+    reason = _for_clients(verdict.reason)
+    return Dim(verdict.size, verdict.low, verdict.high, verdict.multiple, reason)
+
+
+def _for_clients(reason: str) -> str:
+    """A reason without the values inside the program that it is about; the report keeps them."""
+    return re.sub(r" of %[^;]*", "", reason)
 
 
 def _guards(captured: Captured, solution: Solution, bound: set[str]) -> tuple[Guard, ...]:
@@ -78,7 +112,8 @@ def _guards(captured: Captured, solution: Solution, bound: set[str]) -> tuple[Gu
     for guard in solution.guards:
         names = {variable.value for variable in guard.condition.free}
         if len(names) > 1 and names <= bound and not names & limited:
-            why = ", ".join(filter(None, (guard.why.operator, guard.why.detail, guard.why.source)))
+            detail = _for_clients(guard.why.detail)
+            why = ", ".join(filter(None, (guard.why.operator, detail, guard.why.source)))
             guards.append(Guard(_python(guard.condition), why))
     return tuple(guards)
 
@@ -93,55 +128,103 @@ def _python(e: Expr) -> str:
     return f"where({', '.join(parts)})" if e.op == "where" else repr(e)
 
 
-def _batch(captured: Captured, graph: Graph) -> BatchAxes | None:
-    found = batch_axes(decompose(graph, keep=frozenset()))
-    if found is None or found.symbol in _branching(captured):
+def _batch(every: Sequence[Captured], graphs: Sequence[Graph]) -> BatchAxes | None:
+    """The batch axes that all graphs agree on; a size that chooses between them is none, since stacking would
+    change it."""
+    proofs = [batch_axes(decompose(graph, keep=frozenset())) for graph in graphs]
+    first = proofs[0]
+    if first is None or first.symbol in _branching(every) or any(proof != first for proof in proofs):
         return None
-    names = {name: found.output_axes[str(k)] for k, name in enumerate(captured.outputs)}
-    return BatchAxes(found.symbol, found.input_axes, names)
+    names = {name: first.output_axes[str(k)] for k, name in enumerate(every[0].outputs)}
+    return BatchAxes(first.symbol, first.input_axes, names)
 
 
-def _padding(captured: Captured, graph: Graph, guards: Sequence[Guard]) -> dict[str, str]:
-    """What stands against padding each free size; the proof is about this graph, and holds for no other
-    branch."""
-    obstacles = padding_obstacles(decompose(graph, keep=WHOLE))
+def _padding(
+    every: Sequence[Captured], graphs: Sequence[Graph], guards: Sequence[Guard], whole: bool
+) -> dict[str, str]:
+    """What stands against padding each free size in any of the graphs; where PyTorch itself runs the model
+    nothing is proven."""
+    obstacles: dict[str, str] = {}
+    for graph in graphs:
+        for name, obstacle in padding_obstacles(decompose(graph, keep=WHOLE)).items():
+            obstacles[name] = obstacles.get(name) or obstacle
     tied = {name: guard for guard in guards for name in guard.symbols}
-    branching = _branching(captured)
+    branching = _branching(every)
     return {
         name: obstacle
         or (f"{tied[name].expression} must hold" if name in tied else "")
         or ("the program may take another branch at other sizes" if name in branching else "")
+        or ("" if whole else "at some sizes PyTorch itself runs the model")
         for name, obstacle in obstacles.items()
     }
 
 
-def _branching(captured: Captured) -> set[str]:
+def _branching(every: Sequence[Captured]) -> set[str]:
     """Sizes at which the program itself may go another way, so that requests together may be treated as none
     of them would be alone."""
-    return {str(verdict.size) for verdict in captured.verdicts if verdict.beyond == "eager"}
+    choosing = {s.value for each in every for branch in each.within for s in branch.condition.free}
+    return choosing | {str(verdict.size) for verdict in every[0].verdicts if verdict.beyond == "eager"}
 
 
 def describe_report(
-    captured: Captured,
-    solution: Solution,
-    plan: Schedule,
-    kernels: Sequence[KernelSet],
+    source: ModelSource,
+    every: Sequence[Captured],
+    solutions: Sequence[Solution],
+    plans: Sequence[Schedule],
+    kernels: Sequence[Sequence[KernelSet]],
     signature: Signature,
     static: bool,
 ) -> Report:
     """What was decided, for `dlcb explain`."""
-    tier = "static" if static or all(isinstance(v.size, int) for v in captured.verdicts) else "dynamic"
+    captured = every[0]
+    pinned = all(isinstance(v.size, int) for v in captured.verdicts)
+    tier = "static" if static or (pinned and len(every) == 1) else "dynamic"
+    beyond = _beyond(len(every), captured.serves_all(_ranges(source, captured)))
     return Report(
         tier=tier,
         dims=tuple(
-            DimLine(v.input, v.axis, str(v.size), v.low, v.high, v.multiple, v.reason, v.source, v.certainty)
+            DimLine(
+                v.input,
+                v.axis,
+                str(v.size),
+                v.low,
+                v.high,
+                v.multiple,
+                v.reason,
+                v.source,
+                v.certainty,
+                beyond if v.beyond == "eager" else "refused",
+            )
             for v in captured.verdicts
         ),
-        kernels=_kernel_lines(plan, kernels, tier),
-        calls=_call_lines(plan),
-        guards=tuple(f"{g.condition!r}  [{g.why.operator} {g.why.source}]" for g in solution.guards),
+        kernels=tuple(
+            line
+            for plan, of_graph in zip(plans, kernels, strict=True)
+            for line in _kernel_lines(plan, of_graph, tier)
+        ),
+        calls=tuple(line for plan in plans for line in _call_lines(plan)),
+        guards=tuple(f"{g.condition!r}  [{g.why.operator} {g.why.source}]" for g in solutions[0].guards),
         notes=captured.notes,
         batching=_batching_lines(signature),
+        graphs=tuple(map(_graph_line, every, plans)) if len(every) > 1 else (),
+    )
+
+
+def _beyond(graphs: int, whole: bool) -> str:
+    """What serves sizes beyond the first graph."""
+    others = "graph 2" if graphs == 2 else f"graphs 2 to {graphs}"
+    if graphs == 1:
+        return "eager PyTorch"
+    return others if whole else f"{others}, else eager PyTorch"
+
+
+def _graph_line(captured: Captured, plan: Schedule) -> GraphLine:
+    serves = " and ".join(repr(branch.condition) for branch in captured.within) or "all sizes"
+    return GraphLine(
+        serves,
+        len(plan.groups),
+        sum(isinstance(step, LibraryStep) for step in plan.steps),
+        tuple(dict.fromkeys(branch.source for branch in captured.within if branch.source)),
     )
 
 

@@ -44,6 +44,8 @@ class Application:
             place = self.tensors.match(scope["path"])
             if place is not None:
                 return self.tensors(scope, receive, send, *place)
+            if scope["method"] == "HEAD":  # as GET; the connection leaves the body out
+                scope = {**scope, "method": "GET"}
         return self.web(scope, receive, send)  # type: ignore[arg-type]
 
 

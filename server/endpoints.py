@@ -245,19 +245,29 @@ def _parameters(body: Any) -> Mapping[str, Any]:
 
 
 def _tensor(spec: TensorSpec) -> dict[str, Any]:
-    shape = [-1] if spec.dims is None else [-1 if isinstance(dim, Dim) else dim for dim in spec.dims]
+    if spec.dims is None:
+        return _any_rank(spec)
+    shape = [-1 if isinstance(dim, Dim) else dim for dim in spec.dims]
     return {"name": spec.name, "datatype": BY_DTYPE[spec.dtype].name, "shape": shape}
 
 
 def _output(spec: TensorSpec, model: ServedModel) -> dict[str, Any]:
     """An output's dims are expressions: what is not a number is variable."""
     texts = model.signature.output_dims.get(spec.name)
-    shape = (
-        [-1]
-        if texts is None
-        else [int(text) if text is not None and text.isdigit() else -1 for text in texts]
-    )
+    if texts is None:
+        return _any_rank(spec)
+    shape = [int(text) if text is not None and text.isdigit() else -1 for text in texts]
     return {"name": spec.name, "datatype": BY_DTYPE[spec.dtype].name, "shape": shape}
+
+
+def _any_rank(spec: TensorSpec) -> dict[str, Any]:
+    """The protocol cannot say that a rank varies: clients that know only it see one variable dim."""
+    return {
+        "name": spec.name,
+        "datatype": BY_DTYPE[spec.dtype].name,
+        "shape": [-1],
+        "parameters": {"rank": "any"},
+    }
 
 
 def _config_tensor(tensor: dict[str, Any], skipped: int) -> dict[str, Any]:

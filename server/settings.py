@@ -5,13 +5,14 @@ line, the key and the rule.
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import (
@@ -264,9 +265,11 @@ def read(
                 data = {**data, section: {**options, **given}}
         settings = Settings(**{**data, "folder": path.resolve().parent})
     except ValidationError as error:
-        first = error.errors()[0]
+        errors = error.errors()
+        first = next((entry for entry in errors if entry["type"] == "extra_forbidden"), errors[0])
         key = ".".join(str(part) for part in first["loc"]) or "file"
-        raise ConfigError(f"{path}:{_line(tree, first['loc'])}: {key}: {_words(first)}") from error
+        words = _unknown_key(first["loc"]) if first["type"] == "extra_forbidden" else _words(first)
+        raise ConfigError(f"{path}:{_line(tree, first['loc'])}: {key}: {words}") from error
     except TypeError as error:  # a key that is not a string
         raise ConfigError(f"{path}:1: {error}") from error
     for index, model in enumerate(settings.models):
@@ -321,6 +324,25 @@ def _line(tree: yaml.Node | None, place: tuple[str | int, ...]) -> int:
         else:
             break
     return line
+
+
+def _unknown_key(place: tuple[str | int, ...]) -> str:
+    """What to say of a key that its section does not have: the nearest that it has, or all of them."""
+    section: type[BaseModel] = Settings
+    for part in place[:-1]:
+        if isinstance(part, str):
+            section = _section_in(section.model_fields[part].annotation)
+    known = [name for name, about in section.model_fields.items() if not about.exclude]
+    nearest = difflib.get_close_matches(str(place[-1]), known, 1)
+    return "unknown key; " + (f"did you mean '{nearest[0]}'?" if nearest else f"known are {_words_of(known)}")
+
+
+def _section_in(annotation: Any) -> type[BaseModel]:
+    """The section that a field holds, be it in a tuple or beside None."""
+    parts = [annotation]
+    for part in parts:
+        parts.extend(get_args(part))
+    return next(part for part in parts if isinstance(part, type) and issubclass(part, BaseModel))
 
 
 def _words_of(names: Iterable[str]) -> str:

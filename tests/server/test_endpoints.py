@@ -23,6 +23,9 @@ def test_health(client: httpx.Client) -> None:
         "/v2/models/identity/versions/1/ready",
     ):
         assert client.get(path).status_code == 200
+        asked = client.head(path)
+        assert asked.status_code == 200 and asked.content == b""
+    assert client.head("/v2/models/nobody/ready").status_code == 404
     assert client.get("/v2/models/nobody/ready").status_code == 404
 
 
@@ -37,6 +40,12 @@ def test_metadata_and_config(client: httpx.Client) -> None:
     assert "dynamic_batching" in config
     columns = client.get("/v2/models/columns/config").json()  # its batch axis is not the first
     assert columns["max_batch_size"] == 0 and columns["input"][0]["dims"] == [-1, -1]
+
+
+def test_a_tensor_of_any_rank_says_so(client: httpx.Client) -> None:
+    """The protocol has one word for a size that varies, and none for a rank that does."""
+    (x,) = client.get("/v2/models/standardize").json()["inputs"]
+    assert x == {"name": "x", "datatype": "FP32", "shape": [-1], "parameters": {"rank": "any"}}
 
 
 def test_statistics_count(client: httpx.Client) -> None:

@@ -41,7 +41,10 @@ def wrong(tmp_path: Path, old: str, new: str) -> str:
     ("old", "new", "expected"),
     [
         ("port: 8000", "port: 80000", ":2: server.port: .*65535.* found 80000"),
-        ("port: 8000", "prot: 8000", ":2: server.prot: Extra inputs"),
+        ("port: 8000", "prot: 8000", ":2: server.prot: unknown key; did you mean 'port'"),
+        ("port: 8000", "zzz: 8000", ":2: server.zzz: unknown key; known are 'access_log_every', 'backend', "),
+        ("port: 8000", "keys: {groups: [{nam: a, keys: [b]}]}", ":2: .*groups.0.nam: .*did you mean 'name'"),
+        ("    outputs: [y]", "    outputs: [y]\n    batching: {max_row: 3}", ":9: models.0.batching.max_row: .*'max_rows'"),
         ("port: 8000", "port: [", ":.*: not YAML"),
         ("port: 8000", "workers: 0", ":2: server.workers: "),
         ("port: 8000", "keys: {admin: ['env:NO_SUCH_VARIABLE_HERE']}", ":2: server.keys.admin: .*NO_SUCH_VARIABLE_HERE"),
@@ -56,7 +59,7 @@ def wrong(tmp_path: Path, old: str, new: str) -> str:
         ("    outputs: [y]", "    outputs: [y]\n    dims: {other: [3, 4]}", ":4: models.0: dims: 'other'"),
         ("    outputs: [y]", "    outputs: [y]\n    weights: [none.pt]", ":9: models.0: 'none.pt': there is no file"),
         ("    outputs: [y]", "    outputs: [y]\n    weights: ['package:no_such_package_here/w']", ":9: .* no package"),
-        ("models:", "modles:", ":.*: models: Field required"),
+        ("models:", "modles:", ":3: modles: unknown key; did you mean 'models'"),
     ],
 )  # fmt: skip
 def test_an_error_names_line_key_and_rule(tmp_path: Path, old: str, new: str, expected: str) -> None:
