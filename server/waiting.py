@@ -10,12 +10,14 @@ import math
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from dlcb.server.errors import ServerError
 from dlcb.server.model import Admission, ServedModel
 from dlcb.server.types import InferRequest, RawRequest
 
+REACH = 4  # batches' worth of the oldest requests, among which those of near lengths are looked for
 LARGEST_STACK = 64 << 20  # bytes of stacked requests; a larger one runs alone
 
 Deliver = Callable[[Any, ServerError | None], None]  # takes an answer, or None and the error
@@ -137,8 +139,8 @@ def _paddable(group: deque[Pending]) -> list[Pending]:
     taken, rows, longest = [head], head.admission.rows, head.admission.lengths
     limit, own, size = head.admission.most_rows, head.admission.positions, head.admission.size
     position_bytes = size / max(own, 1)
-    others = sorted(
-        (pending for pending in group if pending is not head),
+    others = sorted(  # among the oldest alone: who comes later does not pass many
+        islice(group, 1, REACH * limit),
         key=lambda pending: sum(map(_distance, pending.admission.lengths, head.admission.lengths)),
     )
     for pending in others:
