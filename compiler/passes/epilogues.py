@@ -1,4 +1,4 @@
-"""What a library does in the same call as a convolution: add the bias, add a residual, clip at
+"""What a library does in the same call as a convolution or a product: add the bias, add a residual, clip at
 zero. What it does not do is left to the kernel that reads the result: there a bias costs
 nothing, while the library would run a kernel for it.
 
@@ -11,16 +11,18 @@ from collections.abc import Sequence
 from dlcb.compiler.ir import ops
 from dlcb.compiler.ir.graph import Graph, GraphBuilder, Node, Value, rewrite
 
+_WITH_BIAS = 3  # operands
+
 
 def fuse_epilogues(graph: Graph) -> Graph:
-    """relu(convolution) and relu(convolution + residual) as one call each."""
+    """relu(convolution), relu(convolution + residual) and relu(linear) as one call each."""
     fused = _Fused(graph)
     return rewrite(graph, fused.replace) if fused.plain or fused.residual else graph
 
 
 class _Fused:
-    """Which relu ends which convolution:
-    `plain[relu]` is a convolution, `residual[relu]` (convolution, its place in the sum)."""
+    """Which relu ends which call: those of `plain` end their operand's, `residual[relu]` is the place of a
+    convolution in a sum."""
 
     def __init__(self, graph: Graph) -> None:
         users = graph.users()
@@ -31,7 +33,7 @@ class _Fused:
             before = node.inputs[0].producer if node.op is ops.relu else None
             if before is None or node.inputs[0] not in once:
                 continue
-            if _takes_epilogue(before):
+            if _takes_epilogue(before) or (before.op is ops.linear and len(before.inputs) == _WITH_BIAS):
                 self.plain.add(node)
             elif before.op is ops.add and before.inputs[0].shape == before.inputs[1].shape:
                 places = [
@@ -44,12 +46,8 @@ class _Fused:
 
     def replace(self, build: GraphBuilder, node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
         if node in self.plain:
-            convolution = inputs[0].made_by
-            return (
-                build.apply(
-                    ops.convolution_nhwc, *convolution.inputs, **{**convolution.attributes, "relu": True}
-                ),
-            )
+            call = inputs[0].made_by
+            return (build.apply(call.op, *call.inputs, **{**call.attributes, "relu": True}),)
         if node in self.residual:
             total, place = inputs[0].made_by, self.residual[node]
             convolution, other = total.inputs[place].made_by, total.inputs[1 - place]
@@ -64,7 +62,7 @@ def _takes_epilogue(node: Node) -> bool:
         and not node.attributes.get("relu")
         and not node.attributes.get("residual")
     )
-    return plain and node.attributes["groups"] == 1 and len(node.inputs) == 3
+    return plain and node.attributes["groups"] == 1 and len(node.inputs) == _WITH_BIAS
 
 
 def split_biases(graph: Graph) -> Graph:

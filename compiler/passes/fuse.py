@@ -45,6 +45,7 @@ class _Fusion:
         self.prefix = prefix
         self.system = graph.system
         self.nodes = nodes
+        self.own = {result for node in nodes for result in node.results}
         self.views = Views(graph.system)
         self.readers: dict[Value, list[Node]] = {}
         for node in nodes:
@@ -59,27 +60,26 @@ class _Fusion:
     # ---- which values must lie in memory -------------------------------------------------------------------
 
     def force(self) -> None:
-        own = {result for node in self.nodes for result in node.results}
         for value in self.kept:
-            if value in own:
-                self._force(value)
+            self._force(value)
         for node in self.nodes:
             if not fusable(node):
                 for value in node.inputs:
-                    if value in own or value.producer is None:
-                        self._force(value)
+                    self._force(value)
 
     def _force(self, value: Value) -> None:
         """`value` must have memory: as a view of something that has it anyway, else written by a kernel."""
-        if value.producer is None or not fusable(value.producer):
+        if self._comes_in_memory(value):
             return
         base = self.views.of(value)
-        if base is not None and (
-            base[0].producer is None or not fusable(base[0].producer) or base[0] in self.forced
-        ):
+        if base is not None and (self._comes_in_memory(base[0]) or base[0] in self.forced):
             self.viewed[value] = ViewStep(value, *base)
         else:
             self.forced.add(value)
+
+    def _comes_in_memory(self, value: Value) -> bool:
+        """Is `value` from outside these nodes, or made by what is not compiled by coordinates?"""
+        return value not in self.own or not fusable(value.made_by)
 
     # ---- growing kernels -----------------------------------------------------------------------------------
 

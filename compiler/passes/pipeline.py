@@ -14,6 +14,7 @@ from dlcb.compiler.passes.decompose import decompose
 from dlcb.compiler.passes.epilogues import fuse_epilogues, split_biases
 from dlcb.compiler.passes.fuse import fuse
 from dlcb.compiler.passes.layout import declared_layout
+from dlcb.compiler.passes.products import dense_images, products
 from dlcb.compiler.passes.steps import Layout, Schedule, Step, ViewStep
 from dlcb.compiler.passes.views import Views
 
@@ -39,7 +40,9 @@ PASSES: tuple[Pass, ...] = (
     Pass("evaluate_coordinates", evaluate_coordinates),
     Pass("channels_last", channels_last, _CUDA),
     Pass("fuse_epilogues", fuse_epilogues, _CUDA),
+    Pass("products", products, _CUDA),
     Pass("split_biases", split_biases, _CUDA),
+    Pass("dense_images", dense_images, _CUDA),
 )
 
 

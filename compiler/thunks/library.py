@@ -12,14 +12,10 @@ from typing import Any
 import torch
 
 from dlcb.compiler.errors import UnsupportedOperator
+from dlcb.compiler.runtime.calls import Binder
 from dlcb.compiler.runtime.types import TORCH
+from dlcb.compiler.thunks.convolution import ImageConvolution
 from dlcb.compiler.thunks.rounding import cast_evenly
-
-_CHANNELS_LAST, _CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)  # orders of permutation
-
-PLAIN_CALLS = 2  # at one shape, before a fused convolution is planned
-_MOST_MET = 1 << 16  # shapes remembered
-_met: dict[tuple[int, torch.Size], int] = {}
 
 Operands = Sequence[torch.Tensor]
 Row = Callable[[Operands, Mapping[str, Any], torch.Tensor | None], Callable[[], torch.Tensor]]
@@ -40,29 +36,47 @@ def bind(
     return row(operands, attributes, out)
 
 
+def binder(operator: str, attributes: Mapping[str, Any], constant: Sequence[bool]) -> Binder:
+    """How one step of a plan binds its calls; `constant` says which operands are the same in all of them."""
+    if operator == "convolution_nhwc":
+        return ImageConvolution(attributes, constant_weights=constant[1])
+    return partial(bind, operator, attributes)
+
+
 def _linear(
     operands: Operands, attributes: Mapping[str, Any], out: torch.Tensor | None
 ) -> Callable[[], torch.Tensor]:
     # addmm into the arena costs what F.linear costs without its allocation. oneDNN's and MKL's packed weights
     # were within 10 % of it from 128 rows on, and oneDNN's results several times less exact for long sums.
     x, weight, *bias = operands
+    relu = bool(attributes.get("relu"))
     if out is None:
-        return partial(torch.nn.functional.linear, x, weight, *bias)
+        linear = partial(torch.nn.functional.linear, x, weight, *bias)
+        return (lambda: linear().relu_()) if relu else linear
     shape = (_count(x.shape[:-1]), x.shape[-1])
     flat_out = out.view(shape[0], weight.shape[0])
     rows = viewed(x, shape)
     transposed = weight.t()
     if rows is None:
-        return lambda: _product(x.reshape(shape), transposed, bias, flat_out)
-    if bias:
-        return partial(torch.addmm, bias[0], rows, transposed, out=flat_out)
-    return partial(torch.mm, rows, transposed, out=flat_out)
+
+        def gathered() -> torch.Tensor:  # what x holds is known only at each call
+            return _product(x.reshape(shape), transposed, bias, flat_out, relu)()
+
+        return gathered
+    return _product(rows, transposed, bias, flat_out, relu)
 
 
 def _product(
-    rows: torch.Tensor, columns: torch.Tensor, bias: Sequence[torch.Tensor], out: torch.Tensor
-) -> torch.Tensor:
-    return torch.addmm(bias[0], rows, columns, out=out) if bias else torch.mm(rows, columns, out=out)
+    rows: torch.Tensor, columns: torch.Tensor, bias: Sequence[torch.Tensor], out: torch.Tensor, relu: bool
+) -> Callable[[], torch.Tensor]:
+    if relu and bias:  # cuBLASLt does both in the product's own kernel
+        return partial(torch._addmm_activation, bias[0], rows, columns, out=out)
+    product = (
+        partial(torch.addmm, *bias, rows, columns, out=out)
+        if bias
+        else partial(torch.mm, rows, columns, out=out)
+    )
+    return (lambda: product().relu_()) if relu else product
 
 
 def _matmul(
@@ -105,55 +119,7 @@ def _convolution(
 def _convolution_nhwc(
     operands: Operands, attributes: Mapping[str, Any], out: torch.Tensor | None
 ) -> Callable[[], torch.Tensor]:
-    # Seen channels-first, channels-last memory is what PyTorch calls the channels_last format: nothing is
-    # moved.
-    x, weight, *rest = (
-        t.permute(_CHANNELS_FIRST) if t.dim() == len(_CHANNELS_FIRST) else t for t in operands
-    )
-    residual = rest.pop() if attributes.get("residual") else None
-    bias = rest[0] if rest else None
-    geometry = (
-        attributes["stride"],
-        attributes["padding"],
-        attributes["dilation"],
-        attributes.get("groups", 1),
-    )
-    stride, padding, dilation, groups = geometry
-    plain = partial(torch.convolution, x, weight, bias, stride, padding, dilation, False, (0, 0), groups)
-    if not attributes.get("relu"):
-        return lambda: plain().permute(_CHANNELS_LAST)
-
-    def separately() -> torch.Tensor:
-        y = plain()
-        y = y if residual is None else y.add_(residual)
-        return y.relu_().permute(_CHANNELS_LAST)
-
-    if not x.is_cuda:
-        return separately
-    if residual is None:
-        together = partial(torch.cudnn_convolution_relu, x, weight, bias, *geometry)
-    else:
-        together = partial(torch.cudnn_convolution_add_relu, x, weight, residual, 1.0, bias, *geometry)
-    place = (weight.data_ptr(), x.shape)
-
-    def run() -> torch.Tensor:
-        # cuDNN plans a fused call at a new shape for twice as long as a plain one:
-        # worth it for shapes that come again.
-        return separately() if _is_new(place) else together().permute(_CHANNELS_LAST)
-
-    return run
-
-
-def _is_new(place: tuple[int, torch.Size]) -> bool:
-    """Whether a convolution, by its weights,
-    has met a shape less than PLAIN_CALLS times; counts this time."""
-    met = _met.get(place, 0)
-    if met >= PLAIN_CALLS:
-        return False
-    if len(_met) >= _MOST_MET:
-        _met.clear()
-    _met[place] = met + 1
-    return True
+    return ImageConvolution(attributes)(operands)
 
 
 def _attention(

@@ -46,28 +46,36 @@ def _matmul(i: Coordinates, r: Coordinates, a: Operand, b: Operand) -> Expr:
 matmul = Op("matmul", "contract", _matmul_shape, promoted, _matmul, lambda a, b: a.shape[-1:], "sum")
 
 
-# ---- linear: x @ w transposed + bias
+# ---- linear: x @ w transposed + bias, clipped at zero where `relu` says so
 
 
-def _linear_shape(infer: Inference, x: Type, w: Type, bias: Type | None = None) -> Shape:
+def _linear_shape(infer: Inference, x: Type, w: Type, bias: Type | None = None, relu: bool = False) -> Shape:
     infer.equal(x.shape[-1], w.shape[1], "the features")
     if bias is not None:
         infer.equal(bias.shape[0], w.shape[0], "the bias")
     return (*x.shape[:-1], w.shape[0])
 
 
-def _linear(i: Coordinates, r: Coordinates, x: Operand, w: Operand, bias: Operand | None = None) -> Expr:
+def _linear(
+    i: Coordinates, r: Coordinates, x: Operand, w: Operand, bias: Operand | None = None, relu: bool = False
+) -> Expr:
     common = computed(promoted(x.type, w.type))
     return node.cast(x[[*i[:-1], *r]], common) * node.cast(w[[i[-1], *r]], common)
 
 
-def _add_last(i: Coordinates, total: Expr, x: Operand, w: Operand, bias: Operand | None = None) -> Expr:
-    return total if bias is None else total + node.cast(bias[[i[-1]]], total.dtype)
+def _finished(
+    i: Coordinates, total: Expr, x: Operand, w: Operand, bias: Operand | None = None, relu: bool = False
+) -> Expr:
+    total = total if bias is None else total + node.cast(bias[[i[-1]]], total.dtype)
+    return node.maximum(total, const(0, total.dtype)) if relu else total
 
 
-def _linear_expanded(build: GraphBuilder, x: Value, w: Value, bias: Value | None = None) -> Value:
-    product = build.apply(matmul, x, build.apply(move.permute, w, order=(1, 0)))
-    return product if bias is None else build.apply(elementwise.add, product, bias)
+def _linear_expanded(
+    build: GraphBuilder, x: Value, w: Value, bias: Value | None = None, relu: bool = False
+) -> Value:
+    y = build.apply(matmul, x, build.apply(move.permute, w, order=(1, 0)))
+    y = y if bias is None else build.apply(elementwise.add, y, bias)
+    return build.apply(elementwise.relu, y) if relu else y
 
 
 def _weights_dtype(x: Type, w: Type, bias: Type | None = None, **attributes: Any) -> DType:
@@ -75,8 +83,8 @@ def _weights_dtype(x: Type, w: Type, bias: Type | None = None, **attributes: Any
 
 
 linear = Op(
-    "linear", "contract", _linear_shape, _weights_dtype, _linear, lambda x, w, bias=None: x.shape[-1:], "sum",
-    expand=_linear_expanded, finish=_add_last,
+    "linear", "contract", _linear_shape, _weights_dtype, _linear,
+    lambda x, w, bias=None, relu=False: x.shape[-1:], "sum", expand=_linear_expanded, finish=_finished,
 )  # fmt: skip
 
 
