@@ -23,7 +23,7 @@ from dlcb.server.cache import open_described
 from dlcb.server.channel import Channel
 
 MESSAGE_KEPT = 4000
-FIRST = {"jit": 0, "request": 0, "load": 1}  # who waits with a request in hand comes first
+FIRST = {"jit": 0, "load": 1, "probe": 2}  # who waits with a request in hand comes first
 
 log = logging.getLogger("dlcb.compile")
 

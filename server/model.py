@@ -75,6 +75,7 @@ class ServedModel:
     report: Mapping[str, Any] = field(default_factory=dict)
     padding: Padding | None = None
     unpadded: str = ""  # why a padding that was proven is not used
+    probes: Sequence[Sequence[int]] = ()  # shapes of inputs of any rank, to be run before it serves
     footprint: Footprint | None = None
     memory: int | None = None  # bytes that a run may take
     largest: int = 1  # rows of a batch, whatever its shape

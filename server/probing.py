@@ -4,6 +4,7 @@ where requests may be padded, padded batches against the same rows unpadded.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy
@@ -23,16 +24,24 @@ TOLERANCES = {
 }  # of the largest value; integers are equal
 
 
-def probe(model: Any, source: ModelSource) -> None:
-    """Run the model once at a small legal shape with legal values. A model with an input of any rank has no
-    shape to probe before the first request."""
+def probe(model: Any, source: ModelSource, shapes: Sequence[Sequence[int]] = ()) -> None:
+    """Run the model at a small legal shape with legal values. One with inputs of any rank is run at each of
+    `shapes`, which those inputs then have: without any there is nothing that is sure to be legal."""
+    if any(spec.dims is None for spec in model.signature.inputs):
+        for shape in shapes:
+            _probe_at(model, source, shape)
+    else:
+        _probe_at(model, source, ())
+
+
+def _probe_at(model: Any, source: ModelSource, shape_of_any_rank: Sequence[int]) -> None:
     signature: Signature = model.signature
     declared = {entry.name: entry for entry in source.inputs}
     arrays = {}
     for spec in signature.inputs:
-        if spec.dims is None:
-            return
-        shape = [dim if isinstance(dim, int) else dim.nearest(PROBE_SIZE) for dim in spec.dims]
+        shape = shape_of_any_rank
+        if spec.dims is not None:
+            shape = [dim if isinstance(dim, int) else dim.nearest(PROBE_SIZE) for dim in spec.dims]
         entry = declared.get(spec.name)
         value = entry.values[0] if entry is not None and entry.values else 0
         arrays[spec.name] = numpy.full(shape, value, BY_DTYPE[spec.dtype].array)

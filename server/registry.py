@@ -154,6 +154,7 @@ class Registry:
             batching=entry.batching,
             limits=limits,
             cells=Cells(self._metrics, entry.name),
+            probes=[shape for shape in entry.bench if isinstance(shape, tuple)],
             rate=None if rate is None else TokenBucket(rate),
         )
         report = None if progress is None else lambda stage, fraction: progress(entry.name, stage, fraction)

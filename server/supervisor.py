@@ -89,6 +89,7 @@ class Supervisor:
             "handle": model.handle,
             "source": model.source.to_json(),
             "artifact": model.artifact_key,
+            "probes": model.probes,
             "padding": None if model.padding is None else model.padding.to_json(),
         }
         self._loads[model.handle] = message
@@ -292,12 +293,13 @@ class Supervisor:
             served.limit_memory(min(found))
 
     async def _compile_for(self, worker: WorkerProcess, event: dict[str, Any]) -> None:
-        """The JIT tier of a worker met a new rank: the compile process builds it, the kernel cache carries it
-        over."""
+        """The JIT tier of a worker met a new rank, of a request or of a probe: the compile process builds it,
+        the kernel cache carries it over."""
         source = ModelSource.from_json(event["source"])
         reply: dict[str, Any] = {"do": "compiled", "ticket": event["ticket"]}
+        reason = event["reason"]
         try:
-            compiled = await self.compiler.compile(source, "jit")
+            compiled = await self.compiler.compile(source, reason)
         except CompilerError as error:
             log.error(
                 "a JIT compilation failed", extra={"fields": {"model": source.name, "error": str(error)}}
@@ -305,7 +307,7 @@ class Supervisor:
             reply["error"] = error.message
         else:
             reply["artifact"] = compiled.artifact_key
-            self._metrics.compile_seconds.cell(source.name, "jit", "jit").observe(compiled.seconds)
+            self._metrics.compile_seconds.cell(source.name, "jit", reason).observe(compiled.seconds)
         self._tell(worker, reply)
 
     def _died(self, worker: WorkerProcess) -> None:

@@ -218,7 +218,7 @@ class Worker:
                 device=self._device,
                 request_compile=lambda specialised: self._request_compile(handle, specialised),
             )
-            probe(model, source)
+            probe(model, source, message["probes"])
             unpadded = self._check_padding(model, source, message["padding"])
         except (CompilerError, PaddingError) as error:
             self._tell({"event": "failed", "handle": handle, "error": str(error)[:MESSAGE_KEPT]})
@@ -266,7 +266,12 @@ class Worker:
             ticket = self._next_ticket
             self._tickets[ticket] = future
             self._control.send(
-                {"event": "compile", "ticket": ticket, "handle": handle, "source": source.to_json()}
+                {
+                    "event": "compile",
+                    "ticket": ticket,
+                    "reason": "jit" if handle in self._models else "probe",
+                    "source": source.to_json(),
+                }
             )
         return future
 

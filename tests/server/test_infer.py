@@ -172,6 +172,15 @@ def test_any_rank_is_compiled_once_a_rank(client: httpx.Client) -> None:
     assert 'dlcb_compile_seconds_count{model="standardize",reason="request",tier="jit"} 0.0' in metrics
 
 
+def test_ranks_that_the_configuration_names_are_there_before_the_first_request(client: httpx.Client) -> None:
+    metrics = client.get("/metrics").text
+    assert 'dlcb_compile_seconds_count{model="ready_ranks",reason="probe",tier="jit"} 2.0' in metrics
+    x = floats(3, 4)
+    got = value(client.post("/v1/models/ready_ranks/infer", content=ask(x)))
+    assert numpy.allclose(got, (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True), atol=1e-5)
+    assert 'model="ready_ranks",reason="jit"' not in client.get("/metrics").text
+
+
 async def together(server: LiveServer, model: str, bodies: list[bytes]) -> list[httpx.Response]:
     """Post all bodies at once, behind a request that keeps the worker busy, so that they wait together."""
     limits = httpx.Limits(max_connections=len(bodies) + 1)
