@@ -26,13 +26,12 @@ from dlcb.server.errors import (
     TooLarge,
 )
 from dlcb.server.metrics import Metrics
-from dlcb.server.model import Admission, ServedModel
+from dlcb.server.model import QUICK, Admission, ServedModel
 from dlcb.server.slots import Slot, SlotPool
 from dlcb.server.types import InferRequest, RawRequest
 from dlcb.server.waiting import Deliver, Pending, Waiting, padding_ratio
 
 LAST = 2**63  # the priority of requests that name none
-QUICK = 0.002  # seconds; a worker gets its next job early while the one it has takes less than this
 FORESEEN = 0.8  # of a deadline may be gone when a request is forecast to be answered
 DEATHS_ALLOWED = 1
 QUARANTINE_KEPT = 1024
@@ -193,7 +192,7 @@ class Batcher:
             jobs = lane.jobs
             if not jobs:
                 return lane
-            if len(jobs) == 1 and jobs[0].model.run_seconds < QUICK and best is None:
+            if best is None and len(jobs) == 1 and jobs[0].model.is_quick():
                 best = lane
         return best
 
@@ -316,6 +315,7 @@ class Batcher:
         model, seconds, count = job.model, reply["seconds"], len(job.requests)
         weight = 0.2 if model.statistics.executions else 1.0
         model.run_seconds += weight * (seconds - model.run_seconds)
+        model.front_seconds += weight * (job.input_seconds + time.perf_counter() - now - model.front_seconds)
         turn = (seconds if seconds < QUICK else now - job.started) / count
         model.turn_seconds += weight * (turn - model.turn_seconds)
         model.cost.observe(job.size, seconds)

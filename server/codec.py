@@ -73,7 +73,7 @@ def compress(body: bytes, encoding: str) -> bytes:
 
 
 def decode(
-    body: bytes, json_length: int | None, loads: Callable[[Buffer], Any] = orjson.loads
+    body: Buffer, json_length: int | None, loads: Callable[[Buffer], Any] = orjson.loads
 ) -> InferRequest:
     """A request from its body. `json_length` is the length of the JSON part when binary tensors follow it.
 

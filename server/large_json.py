@@ -12,13 +12,16 @@ import simdjson
 
 from dlcb.server.types import Buffer
 
+LARGEST_KEPT = 8 << 20  # bytes of a body up to which the parser's own memory, three times that, is kept
+
+_parser = simdjson.Parser()
+
 
 def loads(body: Buffer) -> Any:
     """Like `orjson.loads`, but `data` of each entry of `inputs` is an array (float64, int64 or uint64) where
     it is numeric and regular. Whatever this cannot read that way is left to orjson, whose error messages are
-    the same."""
-    parser = simdjson.Parser()
-    root = parser.parse(bytes(body))
+    the same. For one thread."""
+    root = (_parser if len(body) <= LARGEST_KEPT else simdjson.Parser()).parse(body)
     entries = root.get("inputs") if isinstance(root, simdjson.Object) else None
     if not isinstance(root, simdjson.Object) or not isinstance(entries, simdjson.Array):
         return orjson.loads(body)
@@ -26,12 +29,16 @@ def loads(body: Buffer) -> Any:
     for entry in entries:
         if not isinstance(entry, simdjson.Object):
             return orjson.loads(body)
-        fields = {key: _plain(value) for key, value in entry.items() if key != "data"}
+        fields = _fields(entry, "data")
         if "data" in entry:
             fields["data"] = _numbers(entry["data"], fields.get("shape"), fields.get("datatype"))
         inputs.append(fields)
-    rest = {key: _plain(value) for key, value in root.items() if key != "inputs"}
-    return {**rest, "inputs": inputs}
+    return {**_fields(root, "inputs"), "inputs": inputs}
+
+
+def _fields(found: simdjson.Object, without: str) -> dict[str, Any]:
+    """The other fields. By key, since `items` makes Python objects of every value, the long lists too."""
+    return {key: _plain(found[key]) for key in found if key != without}
 
 
 def _numbers(data: Any, shape: Any, datatype: Any) -> Any:

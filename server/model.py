@@ -23,6 +23,7 @@ from dlcb.server.settings import Batching, Limits
 from dlcb.server.types import InferRequest, State, Statistics
 
 ADMISSIONS_KEPT = 4096
+QUICK = 0.002  # seconds of a run, under which the way to the worker and back shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ class ServedModel:
     unanswered: int = 0
     cost: Cost = field(default_factory=Cost)
     run_seconds: float = 0.01  # of late; until something has run, not quick
+    front_seconds: float = 0.0  # the front's own work for a job, of late
     turn_seconds: float = 0.0  # a request's share of its worker's time, of late
     compile_seconds: float = 0.0
     load_seconds: float = 0.0
@@ -100,6 +102,10 @@ class ServedModel:
     @property
     def version(self) -> str:
         return self.source.version
+
+    def is_quick(self) -> bool:
+        """Whether a worker should get its next job early: where it would wait for us as long as it runs."""
+        return self.run_seconds < max(QUICK, self.front_seconds)
 
     def compiled(self, signature: Signature, artifact_key: str, report: Mapping[str, Any]) -> None:
         """Take what the compile process found. PaddingError when the declared mask does not fit the

@@ -221,16 +221,16 @@ class Supervisor:
         return seconds
 
     def _replies(self, worker: WorkerProcess) -> None:
-        while True:
-            try:
-                reply = worker.receive()
-            except BlockingIOError:
-                return
-            except OSError:
-                reply = None
-            if reply is None:
-                self._died(worker)
-                return
+        """One reply: the loop calls again while there are more, and mostly there are none."""
+        try:
+            reply = worker.receive()
+        except BlockingIOError:
+            return
+        except OSError:
+            reply = None
+        if reply is None:
+            self._died(worker)
+        else:
             self._batcher.settle(worker, reply)
 
     def _events(self, worker: WorkerProcess) -> None:

@@ -146,7 +146,7 @@ class Worker:
     def _run_body(self, model: Any, job: dict[str, Any]) -> tuple[dict[str, Any], list[Slot]]:
         """Decode a large JSON body, run it alone, and encode its answer."""
         body = self._inputs.view(job["slot"])[: job["body"]]
-        request = codec.decode(bytes(body), job["json_length"], large_json.loads)
+        request = codec.decode(body, job["json_length"], large_json.loads)
         if request.timeout is not None and job["age"] > request.timeout:
             raise DeadlineExceeded(f"the timeout of {request.timeout * 1e3:g} ms passed while waiting")
         signature: Signature = model.signature
