@@ -8,7 +8,8 @@ from __future__ import annotations
 import copy
 import itertools
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -101,6 +102,18 @@ def random_inputs(source: ModelSource, shapes: Shapes, seed: int) -> dict[str, t
     return tensors
 
 
+@contextmanager
+def without_cudnn() -> Iterator[None]:
+    """cuDNN plans every convolution at every new shape, for seconds where it is depthwise; PyTorch's own
+    kernels give the same answers, but for float32, which cuDNN rounds to TF32."""
+    before = torch.backends.cudnn.enabled
+    torch.backends.cudnn.enabled = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.enabled = before
+
+
 class Reference:
     """The eager module, and the same in float64."""
 
@@ -113,7 +126,7 @@ class Reference:
             return as_tuple(self.module(*inputs))
 
     def exact(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        with torch.no_grad():
+        with torch.no_grad(), without_cudnn():
             return as_tuple(self._exact(*(x.double() if x.is_floating_point() else x for x in inputs)))
 
 
@@ -138,8 +151,17 @@ def compare(
     """One deviation for each output of `call(*inputs)`."""
     tensors = list(inputs.values())
     shapes = {name: tuple(x.shape) for name, x in inputs.items()}
-    ours = call(*tensors)
-    eager, exact = reference.eager(tensors), reference.exact(tensors)
+    return deviations(shapes, names, call(*tensors), reference.eager(tensors), reference.exact(tensors))
+
+
+def deviations(
+    shapes: Shapes,
+    names: Sequence[str],
+    ours: Sequence[torch.Tensor],
+    eager: Sequence[torch.Tensor],
+    exact: Sequence[torch.Tensor],
+) -> list[Deviation]:
+    """One deviation for each of our outputs at these input shapes."""
     if len(ours) != len(eager):
         return [Deviation(shapes, "*", 0, 0, False, f"{len(ours)} outputs, eager gives {len(eager)}")]
     return [_deviation(shapes, name, *row) for name, *row in zip(names, ours, eager, exact, strict=False)]
