@@ -7,8 +7,9 @@ the line that causes it."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from dlcb.compiler.dtype import DType
@@ -65,6 +66,11 @@ class Node:
     @property
     def result(self) -> Value:
         return self.results[0]
+
+    @cached_property
+    def content(self) -> Hashable:
+        """The attributes as one value to compare by: 1, 1.0 and True differ."""
+        return _content(self.attributes)
 
 
 @dataclass(frozen=True)
@@ -140,7 +146,7 @@ class GraphBuilder:
         self, op: Op, inputs: tuple[Value, ...], attributes: Mapping[str, Any], names: Sequence[str] = ()
     ) -> tuple[Value, ...]:
         """As `apply_all`; `names` are the results' names, which are made up if not given."""
-        key = _content(op, inputs, attributes)
+        key = (op.name, inputs, _content(attributes))
         if key in self._made:
             return self._made[key]
         types = [value.type for value in inputs]
@@ -164,7 +170,7 @@ class GraphBuilder:
         """The results of `node` over other inputs of the same types, under the names that they have. What its
         shape rule states was stated when it was made, so it is not asked again; where nothing is new, the
         node stays the same."""
-        key = _content(node.op, inputs, node.attributes)
+        key = (node.op.name, inputs, node.content)
         if key in self._made:
             return self._made[key]
         types = [self._simplified(value.type) for value in node.results]
@@ -259,8 +265,8 @@ def _node(
     return node
 
 
-def _content(op: Op, inputs: tuple[Value, ...], attributes: Mapping[str, Any]) -> tuple:
-    return op.name, inputs, tuple(sorted((k, _hashable(v)) for k, v in attributes.items()))
+def _content(attributes: Mapping[str, Any]) -> Hashable:
+    return tuple((name, _hashable(attributes[name])) for name in sorted(attributes))
 
 
 def _hashable(value: Any) -> Any:

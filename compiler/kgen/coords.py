@@ -70,12 +70,21 @@ class Scalars:
 
     domain: tuple[Expr, ...]
     elements: tuple[Element, ...]
-    # the inputs by the names that loads use: in0, in1 ..., so that equal groups are equal scalars
+    # the inputs by the names that loads use: in0, in1 ...
     tensors: dict[str, Value]
 
     @property
     def outputs(self) -> tuple[Value, ...]:
         return tuple(dict.fromkeys(e.value for e in self.elements))
+
+
+def names(group: Group) -> dict[Value, str]:
+    """What the values of `group` are called in its scalars: by their place alone, so that equal groups are
+    equal scalars."""
+    made = [result for node in group.nodes for result in node.results]
+    return {value: f"in{k}" for k, value in enumerate(group.inputs)} | {
+        value: f"made{k}" for k, value in enumerate(made)
+    }
 
 
 def infer(group: Group, layouts: Layouts, system: System, columns: int = 1) -> Scalars:
@@ -109,7 +118,7 @@ class _Inference:
         self.layouts = layouts
         self.system = system
         self.inside = set(group.nodes)
-        self.names = {value: f"in{k}" for k, value in enumerate(group.inputs)}
+        self.names = names(group)
         self.made: dict[_Key, Expr] = {}
         self.columns = columns
         self.terms: dict[tuple[_Key, int], Expr] = {}  # of windows written out
@@ -127,7 +136,7 @@ class _Inference:
             elements += [self._stored(value, indices, column) for column in range(self.columns)]
         if self.columns > 1:
             domain = _with_strip(domain, self.columns)
-        return Scalars(domain, tuple(elements), {name: value for value, name in self.names.items()})
+        return Scalars(domain, tuple(elements), {self.names[value]: value for value in self.group.inputs})
 
     def _stored(self, value: Value, indices: tuple[Expr, ...], column: int) -> Element:
         """What is stored of `value`; with strips, in one of their columns."""
@@ -261,7 +270,7 @@ class _Operand:
 
     def __init__(self, inference: _Inference, value: Value, node: Node, guard: Expr) -> None:
         self.type: Type = value.type
-        self.name = inference.names.get(value, value.name)
+        self.name = inference.names[value]
         self._inference, self._value, self._node, self._guard = inference, value, node, guard
 
     @property

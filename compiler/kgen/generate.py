@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from dlcb.compiler.dtype import FLOAT16
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import ONE, ZERO
+from dlcb.compiler.ir.graph import Value
 from dlcb.compiler.kgen import cpp, cpp_half, cpp_tiled, cuda, cuda_shared, prelude, variants, windows
-from dlcb.compiler.kgen.coords import Layouts, Scalars, infer
+from dlcb.compiler.kgen.alike import structure
+from dlcb.compiler.kgen.coords import Layouts, Scalars, infer, names
 from dlcb.compiler.kgen.kernel import BufferArgument, Kernel, KernelSet
 from dlcb.compiler.kgen.schedule import Nest, plan
 from dlcb.compiler.options import Target
 from dlcb.compiler.passes.steps import Group
 from dlcb.compiler.shapes.system import System
 
-# Kernels by what they compute: the layers of a model are equal groups, and only the first costs time.
-_made: WeakKeyDictionary[System, dict[tuple, tuple[Kernel, ...]]] = WeakKeyDictionary()
+# Kernels by the structure of their group and by what they compute: the layers of a model are equal groups,
+# and only the first costs time.
+_made: WeakKeyDictionary[System, dict[Hashable, tuple[Kernel, ...]]] = WeakKeyDictionary()
 
 
 def generate(
@@ -28,20 +31,25 @@ def generate(
     """The kernels of `group`, whose values lie in memory as `layouts` say (row-major where they say nothing).
 
     With `static` the sizes are literals, and only the variants that fit them are made."""
-    scalars = infer(group, layouts, system)
-    nest = plan(scalars, group, system)
-    anchor = group.anchor.producer
-    assert anchor is not None
     known = _made.setdefault(system, {})
-    key = (target, anchor.op.name, *_content(nest, scalars))
-    if key not in known:
-        if target.kind == "cpp":
-            made = _cpp(anchor.op.name, scalars, nest, system)
-        else:
-            strips = windows.strips(group, layouts, system, nest)
-            made = _cuda(anchor.op.name, scalars, nest, system, strips)
-        known[key] = tuple(made)
-    return KernelSet(group.name, tuple(_bound(kernel, scalars) for kernel in known[key]))
+    alike = (target, structure(group, layouts))
+    if alike not in known:
+        scalars = infer(group, layouts, system)
+        nest = plan(scalars, group, system)
+        key = (target, group.anchor.made_by.op.name, *_content(nest, scalars))
+        if key not in known:
+            known[key] = tuple(_kernels(group, layouts, scalars, nest, system, target))
+        known[alike] = known[key]
+    return KernelSet(group.name, tuple(_bound(kernel, group) for kernel in known[alike]))
+
+
+def _kernels(
+    group: Group, layouts: Layouts, scalars: Scalars, nest: Nest, system: System, target: Target
+) -> Iterable[Kernel]:
+    operator = group.anchor.made_by.op.name
+    if target.kind == "cpp":
+        return _cpp(operator, scalars, nest, system)
+    return _cuda(operator, scalars, nest, system, windows.strips(group, layouts, system, nest))
 
 
 def _content(nest: Nest, scalars: Scalars) -> Iterable[object]:
@@ -50,14 +58,11 @@ def _content(nest: Nest, scalars: Scalars) -> Iterable[object]:
     yield tuple(value.dtype for value in scalars.tensors.values())
 
 
-def _bound(kernel: Kernel, scalars: Scalars) -> Kernel:
+def _bound(kernel: Kernel, group: Group) -> Kernel:
     """`kernel` with the names of this group's values."""
-    names = {name: value.name for name, value in scalars.tensors.items()}
-    checks = tuple(
-        replace(c, label=names.get(c.label, c.label), value_name=names.get(c.value_name, c.value_name))
-        for c in kernel.checks
-    )
-    return replace(kernel, buffers=_buffers(scalars), checks=checks)
+    own = {name: value.name for value, name in names(group).items()}
+    checks = tuple(replace(c, label=own[c.label], value_name=own[c.value_name]) for c in kernel.checks)
+    return replace(kernel, buffers=_buffers(group.inputs, group.outputs), checks=checks)
 
 
 def _cpp(operator: str, scalars: Scalars, nest: Nest, system: System) -> Iterable[Kernel]:
@@ -68,7 +73,7 @@ def _cpp(operator: str, scalars: Scalars, nest: Nest, system: System) -> Iterabl
     yield Kernel(
         name=name,
         body=cpp.function(name, lowering, lines),
-        buffers=_buffers(scalars),
+        buffers=_buffers(scalars.tensors.values(), scalars.outputs),
         parameters=tuple(lowering.parameters),
         guards=(),
         alignment=1,
@@ -83,7 +88,11 @@ def _cpp(operator: str, scalars: Scalars, nest: Nest, system: System) -> Iterabl
 def _cpp_kind(scalars: Scalars, nest: Nest) -> type[cpp.Cpp]:
     if variants.crossed(nest) is not None:
         return cpp_tiled.Tiled
-    return cpp_half.Half if any(b.dtype is FLOAT16 for b in _buffers(scalars)) else cpp.Cpp
+    return (
+        cpp_half.Half
+        if any(b.dtype is FLOAT16 for b in _buffers(scalars.tensors.values(), scalars.outputs))
+        else cpp.Cpp
+    )
 
 
 def _cuda(
@@ -108,11 +117,11 @@ def cuda_kernel(
     lowering = kind(nest, scalars.tensors, system, variant)
     lines = lowering.run()
     name = _content_name(operator, cuda.function("", lowering, lines), variant.suffix)
-    widest = max(b.dtype.itemsize for b in _buffers(scalars))
+    widest = max(b.dtype.itemsize for b in _buffers(scalars.tensors.values(), scalars.outputs))
     return Kernel(
         name=name,
         body=cuda.function(name, lowering, lines),
-        buffers=_buffers(scalars),
+        buffers=_buffers(scalars.tensors.values(), scalars.outputs),
         parameters=tuple(lowering.parameters),
         guards=guards,
         alignment=min(variants.ACCESS, variant.width * widest) if variant.width > 1 else 1,
@@ -130,10 +139,11 @@ def _content_name(operator: str, text: str, suffix: str = "") -> str:
     return f"{operator}_{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}{suffix}"
 
 
-def _buffers(scalars: Scalars) -> tuple[BufferArgument, ...]:
-    inputs = (BufferArgument(value.name, value.dtype, "in") for value in scalars.tensors.values())
-    outputs = (BufferArgument(value.name, value.dtype, "out") for value in scalars.outputs)
-    return (*inputs, *outputs)
+def _buffers(inputs: Iterable[Value], outputs: Iterable[Value]) -> tuple[BufferArgument, ...]:
+    return (
+        *(BufferArgument(value.name, value.dtype, "in") for value in inputs),
+        *(BufferArgument(value.name, value.dtype, "out") for value in outputs),
+    )
 
 
 def translation_unit(kernel_sets: Iterable[KernelSet], target: Target) -> str:

@@ -21,6 +21,7 @@ class Views:
     def __init__(self, system: System) -> None:
         self._system = system
         self._known: dict[Value, tuple[Value, Layout] | None] = {}
+        self._layouts: dict[tuple[Expr, tuple[Expr, ...]], Layout | None] = {}  # equal layers have equal ones
 
     def of(self, value: Value) -> tuple[Value, Layout] | None:
         """(base, layout) where `value` is a view of `base`, which is not itself a movement;
@@ -41,10 +42,17 @@ class Views:
         offset = layout.offset
         for coordinate, stride in zip(reading.accesses[0].coordinates, layout.strides, strict=True):
             offset = offset + coordinate * stride
-        linear = linear_in(self._system.simplify(offset), reading.out, self._system)
+        key = (offset, reading.out)
+        if key not in self._layouts:
+            self._layouts[key] = self._layout(*key)
+        found = self._layouts[key]
+        return None if found is None else (base, found)
+
+    def _layout(self, offset: Expr, indices: tuple[Expr, ...]) -> Layout | None:
+        linear = linear_in(self._system.simplify(offset), indices, self._system)
         if linear is None or any(self._system.known(stride >= 0) is not True for stride in linear[0]):
             return None  # PyTorch has no negative strides, so no output or library operand may have them
-        return base, Layout(*linear)
+        return Layout(*linear)
 
 
 def linear_in(
