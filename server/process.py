@@ -49,8 +49,11 @@ class Compiled:
 class WorkerProcess:
     """One worker: its process, its two sockets, and the jobs it has been given and not answered."""
 
-    def __init__(self, number: int, options: dict[str, Any], threads: int | None) -> None:
+    def __init__(
+        self, number: int, options: dict[str, Any], threads: int | None, gpu: int | None = None
+    ) -> None:
         self.name = f"worker-{number}"
+        self.gpu = gpu
         self.jobs: deque[Job] = deque()
         self.models: set[int] = set()
         self.device_bytes = 0
@@ -58,6 +61,8 @@ class WorkerProcess:
         jobs, their_jobs = Channel.pair()
         control, their_control = Channel.pair()
         environment = {**WORKER_ENVIRONMENT, **({"OMP_NUM_THREADS": str(threads)} if threads else {})}
+        if gpu is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = str(gpu)
         self.process = start("dlcb.server.worker", [their_jobs, their_control], environment)
         jobs.setblocking(False)
         control.setblocking(False)

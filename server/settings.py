@@ -129,6 +129,9 @@ class Server(Section):
     spares: int = Field(1, ge=0, le=8, description="workers kept ready to replace one that dies")
     threads: int | None = Field(None, ge=1, description="compute threads of a worker; default: all cores")
     device: Literal["cpu", "cuda"] | None = Field(None, description="default: cuda where there is a GPU")
+    gpus: tuple[Size, ...] = Field(
+        (), description="numbers of the GPUs that workers are spread over; default: the first alone"
+    )
     grace_seconds: float = Field(5.0, ge=0, description="time between SIGTERM and closing the door")
     drain_seconds: float = Field(30.0, ge=0, description="time accepted requests then have to finish")
     compile: bool = Field(

@@ -164,7 +164,9 @@ class Supervisor:
 
     def _spawn(self) -> WorkerProcess:
         self._count += 1
-        worker = WorkerProcess(self._count, self._options, self._settings.threads)
+        used = [worker.gpu for worker in self._workers]
+        gpu = min(self._settings.gpus, key=used.count, default=None)
+        worker = WorkerProcess(self._count, self._options, self._settings.threads, gpu)
         loop = asyncio.get_running_loop()
         self._workers.append(worker)
         self._starting[worker] = loop.create_future()

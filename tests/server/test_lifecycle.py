@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from .conftest import HERE, LiveServer, Start
@@ -80,6 +81,37 @@ def test_a_killed_worker_costs_no_request(launch: Start, spares: int) -> None:
         assert answers[0].status_code == 200 and answers[0].json()["id"] == "a"
         until(lambda: first not in workers(server) and len(workers(server)) == 1 + spares)
         assert "dlcb_worker_restarts_total 1.0" in client.get("/metrics").text
+
+
+def test_two_workers_share_requests_and_one_covers_the_other(launch: Start) -> None:
+    """A killed worker's jobs are done by the other, and a new one takes its place and its GPU."""
+    text = config("sleepy").replace("spares: 0", "spares: 0, workers: 2, gpus: [3, 5]")
+    server = launch(text.replace("outputs: [y]", "outputs: [y]\n    batching: {enabled: false}"))
+    first, second = workers(server)
+
+    async def ask(count: int, milliseconds: float, kill: int = 0) -> float:
+        """Seconds until all are answered."""
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as http:
+            start = time.perf_counter()
+            asked = [
+                asyncio.create_task(http.post("/v1/models/sleepy/infer", content=body(milliseconds, number)))
+                for number in range(count)
+            ]
+            if kill:
+                await asyncio.sleep(1.5 * milliseconds / 1e3)
+                os.kill(kill, signal.SIGKILL)
+            for number, response in enumerate(await asyncio.gather(*asked)):
+                assert response.json()["outputs"][0]["data"] == [milliseconds, number]
+            return time.perf_counter() - start
+
+    assert asyncio.run(ask(6, 300)) < 1.6  # one after the other they take 1.8 s
+    asyncio.run(ask(6, 300, kill=first))
+    until(lambda: len(workers(server)) == 2 and first not in workers(server))
+    assert second in workers(server)
+    gpus = {psutil.Process(pid).environ()["CUDA_VISIBLE_DEVICES"] for pid in workers(server)}
+    assert gpus == {"3", "5"}
+    with server.client() as client:
+        until(lambda: "dlcb_workers_ready 2.0" in client.get("/metrics").text)
 
 
 def test_a_request_that_kills_workers_twice_is_refused_and_its_neighbour_is_not(launch: Start) -> None:
