@@ -1,11 +1,13 @@
 """What a run of a model costs, learnt from the runs there were: seconds as a fixed part and a part for each
-byte of input. It forecasts a run, and says how much padding is cheaper than starting another run.
+byte of input. It forecasts a run, says how much padding is cheaper than starting another run, and from which
+size on a batch gains nothing by growing.
 """
 
 from __future__ import annotations
 
 MEMORY = 0.99  # weight that a run keeps when the next one is seen: the last hundred count
 LEAST_RUNS = 8
+NEAR_BEST = 0.05  # of a byte's cost, which a larger batch would still save
 
 
 class Cost:
@@ -53,3 +55,8 @@ class Cost:
             return None
         fixed, slope = self.line()
         return fixed / slope if slope else None
+
+    def preferred(self) -> float | None:
+        """Bytes of a batch that is as good as any larger one; None while that cannot be told."""
+        worth = self.padding_worth()
+        return None if worth is None else worth / NEAR_BEST

@@ -147,6 +147,7 @@ class Endpoints:
             "batch": None if signature.batch is None else signature.batch.symbol,
             "padding": _padding(model),
             "batch_invariance": _batch_invariance(model),
+            "cost": _cost(model),
             "memory": {"limit": model.memory, "bytes": signature.memory or None},
             "tier": report.get("tier"),
             "kernels": [kernel.get("name") for kernel in report.get("kernels", ())],
@@ -224,6 +225,16 @@ def _batch_invariance(model: ServedModel) -> dict[str, Any]:
         "why": "matrix products and convolutions sum in another order at other row counts, and vectorised "
         "functions round differently at the end of a row; `batch_invariant: true` runs each request alone",
         "tolerances": TOLERANCES,
+    }
+
+
+def _cost(model: ServedModel) -> dict[str, Any]:
+    """What runs have taken of late, and from which size on a batch waits for nobody."""
+    fixed, byte = model.cost.line()
+    return {
+        "fixed_milliseconds": fixed * 1e3,
+        "milliseconds_per_megabyte": byte * 1e9,
+        "preferred_bytes": model.cost.preferred(),
     }
 
 

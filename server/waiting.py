@@ -105,13 +105,19 @@ class Waiting:
 
 
 def _wait_left(group: deque[Pending], now: float) -> float:
-    """Seconds a group still waits for more rows; 0 where its model does not wait, or it has rows enough."""
+    """Seconds a group still waits for more rows; 0 where its model does not wait, or it has rows enough: as
+    many as may be, or as many as pay."""
     head = group[0]
     limit = head.model.batching.max_wait_ms
     if not limit or head.admission.group is None or head.deaths:
         return 0.0
     rows = sum(pending.admission.rows for pending in group)
-    return 0.0 if rows >= head.admission.most_rows else head.arrived + limit * 1e-3 - now
+    enough = head.model.cost.preferred()
+    if rows >= head.admission.most_rows:
+        return 0.0
+    if enough is not None and sum(pending.admission.size for pending in group) >= enough:
+        return 0.0
+    return head.arrived + limit * 1e-3 - now
 
 
 def _stackable(group: deque[Pending]) -> list[Pending]:

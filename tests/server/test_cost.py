@@ -19,6 +19,16 @@ def test_it_finds_the_line_through_noisy_runs() -> None:
     assert cost.padding_worth() == pytest.approx(2000, rel=0.25)
 
 
+def test_it_knows_from_which_size_on_a_batch_gains_nothing() -> None:
+    cost = Cost()
+    for size in (1000, 2000, 4000) * 4:
+        cost.observe(size, 0.001 + size * 1e-6)
+    preferred = cost.preferred()
+    assert preferred is not None
+    per_byte, best = (0.001 + preferred * 1e-6) / preferred, 1e-6
+    assert 1.04 * best < per_byte < 1.06 * best
+
+
 def test_it_follows_a_change() -> None:
     cost = Cost()
     for seconds in (0.001, 0.002):

@@ -124,6 +124,16 @@ def test_a_group_waits_for_rows_only_so_long_and_holds_nobody_up() -> None:
     assert clerk.take(1.0) == [3, 4]
 
 
+def test_a_group_that_gains_nothing_by_growing_waits_for_nobody() -> None:
+    served = model(max_rows=100, max_wait_ms=10)
+    clerk = Clerk(served)
+    clerk.add("a", length=10)
+    assert clerk.take(0.001) == []
+    for size in (100, 200, 300, 400) * 3:
+        served.cost.observe(size, 1e-5 + size * 1e-5)  # a run costs a byte: twenty bytes are near the best
+    assert clerk.take(0.001) == [1]
+
+
 def test_one_that_leaves_is_forgotten_and_one_that_survived_a_worker_runs_alone() -> None:
     clerk = Clerk(model())
     first, second, third = (clerk.add("a") for _ in range(3))
