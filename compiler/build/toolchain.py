@@ -25,7 +25,7 @@ _CPP_OPTIONS = (
     *("-x", "c++", "-std=c++20", "-march=native", "-fopenmp"),
     *("-fno-math-errno", "-fno-trapping-math", "-fwrapv", "-ffp-contract=fast"),
     # short loops of known length are unrolled, so that what they add up stays in registers
-    *("-fpeel-loops", "-fvect-cost-model=dynamic"),
+    *("-fpeel-loops", "-fvect-cost-model=dynamic", "-funswitch-loops"),
     *("-fno-semantic-interposition", "-shared", "-fPIC"),
 )
 _CUDA_OPTIONS = ("--std=c++17", "--device-as-default-execution-space", "--extra-device-vectorization")

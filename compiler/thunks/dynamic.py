@@ -44,7 +44,7 @@ class ProgramThunk:
         memory = memory or SharedArena(device.torch_device)
         with torch.inference_mode(False), torch.no_grad():  # the arena is written from both modes
             ready = _ready_parameters(program, parameters, functions, device, memory)
-        around = Surroundings(device, memory, functions, ready, _binder(device), program.definitions)
+        around = Surroundings(device, memory, functions, ready, _binder(device, program), program.definitions)
         self.executor = Executor(program, around, capacity, admit)
         self.tier = "dynamic" if self.executor.interpreter.sizes else "static"
 
@@ -78,7 +78,7 @@ def _ready_parameters(
     ready = {name: aligned(parameters[name], device.torch_device) for name in wanted if name in parameters}
     if program.prologue is not None:
         prologue = program.prologue
-        around = Surroundings(device, memory, functions, {}, _binder(device), prologue.definitions)
+        around = Surroundings(device, memory, functions, {}, _binder(device, prologue), prologue.definitions)
         given = [_given(parameters, entry.name, program).to(device.torch_device) for entry in prologue.inputs]
         made = Executor(prologue, around, capacity=1).run([aligned(t, device.torch_device) for t in given])
         for output, tensor in zip(prologue.outputs, made.outputs, strict=True):
@@ -97,12 +97,20 @@ def _given(parameters: Tensors, name: str, program: Program) -> torch.Tensor:
         ) from None
 
 
-def _binder(device: Device) -> Callable[[ConcreteCall], Binder]:
+def _binder(device: Device, program: Program) -> Callable[[ConcreteCall], Binder]:
+    parameters = {buffer.name for buffer in program.parameters}
+    constants = {
+        tensor.name
+        for segment in program.segments
+        for tensor in segment.tensors
+        if tensor.buffer in parameters
+    }
+
     def of(concrete: ConcreteCall) -> Binder:
         call, attributes = concrete.call, concrete.attributes
         if isinstance(call, EagerCall):
             return lambda operands, out: eager.bind(call.target, attributes, operands, device.torch_device)
-        return lambda operands, out: library.bind(call.operator, attributes, operands, out)
+        return library.binder(call.operator, attributes, [name in constants for name in call.inputs])
 
     return of
 

@@ -1,4 +1,4 @@
-"""Convolution networks on CUDA:
+"""Convolution networks:
 channels-last between convolutions, epilogues in the library call, the same values."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dlcb.compiler.passes import text
 from dlcb.compiler.passes.decompose import decompose
 from dlcb.compiler.passes.independence import batch_axes
 from dlcb.compiler.passes.pipeline import run_passes, schedule
-from dlcb.compiler.passes.steps import KernelStep
+from dlcb.compiler.passes.steps import KernelStep, LibraryStep
 
 PLAIN = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
 
@@ -75,14 +75,15 @@ def values(graph: Graph, sizes: dict[str, int]) -> np.ndarray:
     return evaluate(graph, inputs, {value.name: array(value) for value in graph.parameters})[0]
 
 
+@pytest.mark.parametrize("target", ["cpp", "cuda"])
 @pytest.mark.parametrize("network", [residual_network, branching_network])
 @pytest.mark.parametrize(
     "sizes", [{"batch": 2, "height": 16, "width": 19}, {"batch": 1, "height": 8, "width": 8}]
 )
-def test_the_values_stay(network, sizes: dict[str, int]) -> None:
+def test_the_values_stay(network, sizes: dict[str, int], target: str) -> None:
     graph = network()
     np.testing.assert_allclose(
-        values(run_passes(graph, "cuda"), sizes), values(graph, sizes), rtol=1e-9, atol=1e-12
+        values(run_passes(graph, target), sizes), values(graph, sizes), rtol=1e-9, atol=1e-12
     )
 
 
@@ -117,6 +118,9 @@ def test_batch_rows_stay_independent() -> None:
     assert batch_axes(decompose(graph, keep=frozenset())).symbol == "batch"
 
 
-def test_a_cpu_keeps_channels_first() -> None:
-    graph = run_passes(residual_network(), "cpp")
-    assert {"convolution"} == {node.op.name for node in graph.nodes if node.op.name.startswith("convolution")}
+def test_a_cpu_does_the_bias_and_the_residual_in_the_call() -> None:
+    plan = schedule(run_passes(residual_network(), "cpp"))
+    calls = [step.node for step in plan.steps if isinstance(step, LibraryStep)]
+    images = [node for node in calls if node.op.name == "convolution_nhwc"]
+    assert all(len(node.inputs) == 3 + bool(node.attributes.get("residual")) for node in images)
+    assert sum(bool(node.attributes.get("residual")) for node in images) == 2

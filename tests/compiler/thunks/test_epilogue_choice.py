@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import torch
 
-from dlcb.compiler.thunks import library
+from dlcb.compiler.thunks import convolution
 
 
 def test_a_shape_is_new_for_its_first_calls_only() -> None:
     place, other = (1 << 60, torch.Size((2, 3))), (1 << 60, torch.Size((2, 4)))
-    assert [library._is_new(place) for _ in range(4)] == [True] * library.PLAIN_CALLS + [False] * 2
-    assert library._is_new(other)
+    assert [convolution.is_new(place) for _ in range(4)] == [True] * convolution.PLAIN_CALLS + [False] * 2
+    assert convolution.is_new(other)
 
 
 def test_what_is_remembered_is_bounded(monkeypatch) -> None:
-    monkeypatch.setattr(library, "_MOST_MET", 4)
-    monkeypatch.setattr(library, "_met", {})
+    monkeypatch.setattr(convolution, "_MOST_MET", 4)
+    monkeypatch.setattr(convolution, "_met", {})
     for size in range(100):
-        library._is_new((0, torch.Size((size,))))
-    assert len(library._met) <= 4
+        convolution.is_new((0, torch.Size((size,))))
+    assert len(convolution._met) <= 4

@@ -1,0 +1,106 @@
+"""Convolutions over channels-last images as steps of a plan: geometry and weights come in once, images with
+every call, and the result is what PyTorch's own convolution gives. Where a shape comes again, cuDNN's fused
+calls, or oneDNN's with packed weights, take the place of the plain ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from dlcb.compiler.thunks import onednn
+
+Operands = Sequence[torch.Tensor]
+
+CHANNELS_LAST, CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)  # orders of permutation
+
+PLAIN_CALLS = 2  # at one shape, before a fused convolution is planned
+_MOST_MET = 1 << 16  # shapes remembered
+_met: dict[tuple[int, torch.Size], int] = {}
+
+
+class ImageConvolution:
+    """One step of a plan: called with operands, it gives the call on them. With `constant_weights` the
+    weights are the same in all calls, and may be packed."""
+
+    def __init__(self, attributes: Mapping[str, Any], constant_weights: bool = False) -> None:
+        self._geometry = (
+            attributes["stride"],
+            attributes["padding"],
+            attributes["dilation"],
+            attributes.get("groups", 1),
+        )
+        self._relu = bool(attributes.get("relu"))
+        self._residual = bool(attributes.get("residual"))
+        self._packs = constant_weights
+        self._packed: onednn.Packed | None = None
+
+    def __call__(self, operands: Operands, out: torch.Tensor | None = None) -> Callable[[], torch.Tensor]:
+        # Seen channels-first, channels-last memory is what PyTorch calls the channels_last format: nothing is
+        # moved.
+        x, weight, *rest = (
+            t.permute(CHANNELS_FIRST) if t.dim() == len(CHANNELS_FIRST) else t for t in operands
+        )
+        residual = rest.pop() if self._residual else None
+        bias = rest[0] if rest else None
+        run = self._on_cuda if x.is_cuda else self._on_cpu
+        return partial(run, x, weight, bias, residual)
+
+    def _plain(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        residual: torch.Tensor | None,
+    ) -> torch.Tensor:
+        stride, padding, dilation, groups = self._geometry
+        y = torch.convolution(x, weight, bias, stride, padding, dilation, False, (0, 0), groups)
+        if residual is not None:
+            y = y.add_(residual)
+        return (y.relu_() if self._relu else y).permute(CHANNELS_LAST)
+
+    def _on_cuda(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        residual: torch.Tensor | None,
+    ) -> torch.Tensor:
+        # cuDNN plans a fused call at a new shape for twice as long as a plain one:
+        # worth it for shapes that come again.
+        if not self._relu or is_new((weight.data_ptr(), x.shape)):
+            return self._plain(x, weight, bias, residual)
+        if residual is None:
+            y = torch.cudnn_convolution_relu(x, weight, bias, *self._geometry)
+        else:
+            y = torch.cudnn_convolution_add_relu(x, weight, residual, 1.0, bias, *self._geometry)
+        return y.permute(CHANNELS_LAST)
+
+    def _on_cpu(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        residual: torch.Tensor | None,
+    ) -> torch.Tensor:
+        if self._packs and self._packed is None and not is_new((weight.data_ptr(), x.shape)):
+            self._packed = onednn.pack(x, weight, *self._geometry)
+            self._packs = self._packed is not None
+        if self._packed is None:
+            return self._plain(x, weight, bias, residual)
+        return self._packed(x, bias, residual, self._relu).permute(CHANNELS_LAST)
+
+
+def is_new(place: tuple[int, torch.Size]) -> bool:
+    """Whether a convolution, by its weights,
+    has met a shape less than PLAIN_CALLS times; counts this time."""
+    met = _met.get(place, 0)
+    if met >= PLAIN_CALLS:
+        return False
+    if len(_met) >= _MOST_MET:
+        _met.clear()
+    _met[place] = met + 1
+    return True
