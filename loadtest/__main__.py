@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from dlcb.loadtest import launch, report
+from dlcb.loadtest import endurance, launch, report
 from dlcb.loadtest import race as racing
 from dlcb.loadtest.contestants import CONTESTANTS
 from dlcb.loadtest.drive import Request, Tally, alone, closed_loop, open_loop
@@ -121,6 +121,44 @@ def race(
                 f"[red]{row['contestant']}, {row['case']}[/red]: {row['wrong']} wrong: {row['complaint']}"
             )
     if any(row["wrong"] for row in rows):
+        raise typer.Exit(1)
+
+
+@app.command()
+def overload(
+    seconds: Annotated[float, typer.Option(min=1, max=600)] = 60.0,
+    results: Annotated[Path, typer.Option(help="Folder for the results.")] = RESULTS,
+) -> None:
+    """Three times the load that the server can bear: does it still do what it can, and refuse the rest?"""
+    _conclude("overload", endurance.overload(seconds), results)
+
+
+@app.command()
+def soak(
+    seconds: Annotated[float, typer.Option(min=1, max=3600)] = 600.0,
+    shapes: Annotated[int, typer.Option(min=16, max=16_000)] = 10_000,
+    results: Annotated[Path, typer.Option(help="Folder for the results.")] = RESULTS,
+) -> None:
+    """Thousands of different shapes: does resident memory stay where it was?"""
+    _conclude("soak", endurance.soak(seconds, shapes), results)
+
+
+@app.command()
+def beside(
+    seconds: Annotated[float, typer.Option(min=1, max=600)] = 20.0,
+    results: Annotated[Path, typer.Option(help="Folder for the results.")] = RESULTS,
+) -> None:
+    """A model compiles and loads: does the latency of another one move?"""
+    _conclude("beside", endurance.beside(seconds), results)
+
+
+def _conclude(name: str, outcome: endurance.Outcome, results: Path) -> None:
+    written = report.write(
+        results, name, {"place": report.place(), "verdict": outcome.verdict, "numbers": outcome.numbers}
+    )
+    console.print(outcome.verdict, highlight=False)
+    console.print(f"written to {written}")
+    if not outcome.met:
         raise typer.Exit(1)
 
 

@@ -6,7 +6,6 @@ is and how it is spoken to is a row of `CONTESTANTS`.
 """
 
 import importlib
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -55,8 +54,7 @@ class Contestant:
         port = launch.free_port()
         command = [str(python), str(SCRIPTS / self.script), str(port), str(weights)]
         if not self.script:
-            command = [sys.executable, "-m", "dlcb.server", "serve", "--config", str(CONFIG)]
-            command += ["--host", launch.HOST, "--port", str(port)]
+            command = launch.serve_command(CONFIG, port)
         log = weights.with_name(f"{self.name}.log")
         # One row is no work for two threads, and idle ones spin.
         threads = {"OPENBLAS_NUM_THREADS": "1"} if self.script else {}

@@ -45,9 +45,11 @@ class Request:
 
 @dataclass
 class Tally:
-    """What came back: seconds of each good answer, statuses, and what was wrong with the others."""
+    """What came back: seconds of each good answer and each refusal, statuses, and what was wrong with the
+    others."""
 
     seconds: list[float] = field(default_factory=list)
+    refused: list[float] = field(default_factory=list)
     statuses: Counter[int] = field(default_factory=Counter)
     wrong: int = 0
     broken: int = 0
@@ -111,7 +113,7 @@ async def closed_loop(
         while time.perf_counter() < deadline:
             if not connection.is_open:
                 connection = await Connection.open(host, port)
-            await _ask(connection, next(order), time.perf_counter(), tally, tolerance)
+            await ask(connection, next(order), time.perf_counter(), tally, tolerance)
         connection.close()
 
     async with asyncio.TaskGroup() as group:
@@ -140,7 +142,7 @@ async def open_loop(
         connection = await idle.get()
         if connection is None or not connection.is_open:
             connection = await Connection.open(host, port)
-        await _ask(connection, request, arrived, tally, tolerance)
+        await ask(connection, request, arrived, tally, tolerance)
         idle.put_nowait(connection)
 
     async with asyncio.TaskGroup() as group:
@@ -161,9 +163,8 @@ def _arrivals(rate: float, seconds: float) -> Iterator[float]:
         at += random.expovariate(rate)
 
 
-async def _ask(
-    connection: Connection, request: Request, since: float, tally: Tally, tolerance: float
-) -> None:
+async def ask(connection: Connection, request: Request, since: float, tally: Tally, tolerance: float) -> None:
+    """One request; its answer is checked and goes into the tally, with the seconds since `since`."""
     try:
         response = await connection.request("POST", request.path, request.headers, request.body)
     except ConnectionError as error:
@@ -173,6 +174,8 @@ async def _ask(
     took = time.perf_counter() - since
     tally.statuses[response.status] += 1
     if response.status != 200:
+        if response.status == 429:
+            tally.refused.append(took)
         tally.complain(f"{request.shapes}: {response.status} {_reason(response)}")
         return
     assert request.expected is not None

@@ -24,9 +24,14 @@ class LaunchError(RuntimeError):
 def server(config: Path, *, log: Path | None = None, ready_within: float = 600.0) -> Iterator[int]:
     """Serves `config` on a free port of the loopback interface; gives the port once every model is ready."""
     port = free_port()
-    command = [sys.executable, "-m", "dlcb.server", "serve", "--config", str(config)]
-    with process([*command, "--host", HOST, "--port", str(port)], port, READY, log, ready_within):
+    with process(serve_command(config, port), port, READY, log, ready_within):
         yield port
+
+
+def serve_command(config: Path, port: int) -> list[str]:
+    """How our own server is started on the loopback interface."""
+    command = [sys.executable, "-m", "dlcb.server", "serve", "--config", str(config)]
+    return [*command, "--host", HOST, "--port", str(port)]
 
 
 @contextmanager

@@ -1,0 +1,205 @@
+"""Three long tests of one server, each ending in a verdict: three times the load it can bear, thousands of
+shapes in constant memory, and a model that loads beside one that serves.
+
+Every answer's values are compared with eager PyTorch's. A verdict starts with "met" or "missed" and holds the
+numbers with their goals.
+"""
+
+import asyncio
+import itertools
+import random
+import statistics
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import psutil
+
+from dlcb.loadtest import launch
+from dlcb.loadtest.connection import Connection
+from dlcb.loadtest.drive import Request, Tally, ask, closed_loop, open_loop
+from dlcb.loadtest.launch import HOST
+from dlcb.loadtest.reference import Reference, eager_references
+
+CONFIG = Path(__file__).with_name("endurance.yaml")
+ADMIN = {"X-API-Key": "load-test"}
+DEADLINE = 5.0  # seconds, as in the configuration
+TOLERANCE = 1e-4
+VOCABULARY = 30522
+
+
+@dataclass
+class Outcome:
+    """What a test found: whether its goals are met, a sentence, and the numbers."""
+
+    met: bool
+    sentence: str
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        return f"{'met' if self.met else 'missed'}: {self.sentence}"
+
+
+@contextmanager
+def _server() -> Iterator[tuple[int, psutil.Process]]:
+    """Port and process of a server of `CONFIG` with an empty kernel cache."""
+    with TemporaryDirectory() as cache:
+        port = launch.free_port()
+        with launch.process(
+            launch.serve_command(CONFIG, port),
+            port,
+            launch.READY,
+            Path(cache) / "log",
+            ready_within=600,
+            environment={"DLCB_CACHE": cache},
+        ) as started:
+            yield port, psutil.Process(started.pid)
+
+
+def sentences(rows: int, length: int, draw: np.random.Generator) -> dict[str, np.ndarray]:
+    """Token numbers and a mask with real padding, [rows, length] each."""
+    kept = draw.integers(1, length + 1, (rows, 1))
+    return {
+        "input_ids": draw.integers(0, VOCABULARY, (rows, length)),
+        "attention_mask": (np.arange(length) < kept).astype(np.int64),
+    }
+
+
+def image(height: int, width: int, draw: np.random.Generator) -> dict[str, np.ndarray]:
+    return {"image": draw.standard_normal((1, 3, height, width)).astype(np.float32)}
+
+
+def _request(model: str, inputs: Mapping[str, np.ndarray], reference: Reference) -> Request:
+    return Request.of(model, inputs, "binary", reference(inputs))
+
+
+def overload(seconds: float, times: float = 3.0) -> Outcome:
+    """Open loop at `times` the capacity that a closed loop measured just before, `minilm` at (8, 128)."""
+    reference = eager_references(CONFIG, {"minilm"})["minilm"]
+    draw = np.random.default_rng()
+    requests = [_request("minilm", sentences(8, 128, draw), reference) for _ in range(8)]
+    with _server() as (port, _process):
+
+        def capacity(seconds: float) -> Tally:
+            return asyncio.run(
+                closed_loop(HOST, port, requests, connections=4, seconds=seconds, tolerance=TOLERANCE)
+            )
+
+        capacity(3.0)
+        alone = capacity(max(5.0, seconds / 4))
+        able = len(alone.seconds) / alone.elapsed
+        flood = asyncio.run(
+            open_loop(
+                HOST, port, requests,
+                rate=times * able, connections=1024, seconds=seconds, tolerance=TOLERANCE,
+            )
+        )  # fmt: skip
+    goodput = len(flood.seconds) / seconds / able
+    p99 = float(np.percentile(flood.seconds, 99)) if flood.seconds else float("inf")
+    refused = flood.statuses[429]
+    refusal = float(np.percentile(flood.refused, 99)) if flood.refused else 0.0
+    others = sum(flood.statuses.values()) - flood.statuses[200] - refused
+    wrong = alone.failures + flood.wrong + flood.broken
+    met = goodput >= 0.9 and p99 <= DEADLINE and refusal <= 0.1 and not wrong
+    sentence = (
+        f"overload: goodput {goodput:.2f} of {able:.1f} requests/s at {times:g} times that (goal 0.90), "
+        f"p99 of the accepted {p99:.2f} s (deadline {DEADLINE:g} s), {refused} refused, 99 of 100 within "
+        f"{refusal * 1e3:.0f} ms, {others} late, {wrong} wrong or broken"
+    )
+    return Outcome(met, sentence, {"capacity": able, "goodput": goodput, "p99_s": p99, "refusal_s": refusal})
+
+
+def soak(seconds: float, shapes: int) -> Outcome:
+    """`shapes` different shapes, evenly over `seconds`: images for `pnet`, and each eighth sentences for
+    `minilm`. The largest of each comes first, since memory for it is kept."""
+    references = eager_references(CONFIG, {"pnet", "minilm"})
+    draw, order = np.random.default_rng(), random.Random()
+    texts = order.sample(list(itertools.product(range(1, 17), range(1, 129))), shapes // 8)
+    images = order.sample(list(itertools.product(range(12, 140), range(12, 140))), shapes - len(texts))
+    mixed = [("minilm", shape) for shape in texts] + [("pnet", shape) for shape in images]
+    order.shuffle(mixed)
+    mixed = [("minilm", (16, 128)), ("pnet", (139, 139)), *mixed][:shapes]
+    tally, resident = Tally(), []
+
+    async def go(port: int, process: psutil.Process) -> None:
+        connection = await Connection.open(HOST, port)
+        began = time.perf_counter()
+        for number, (model, (first, second)) in enumerate(mixed):
+            make = sentences if model == "minilm" else image
+            request = _request(model, make(first, second, draw), references[model])
+            await asyncio.sleep(max(0.0, began + number * seconds / shapes - time.perf_counter()))
+            await ask(connection, request, time.perf_counter(), tally, TOLERANCE)
+            if number % 100 == 0:
+                resident.append((time.perf_counter() - began, _resident(process)))
+        connection.close()
+        resident.append((time.perf_counter() - began, _resident(process)))
+
+    with _server() as (port, process):
+        asyncio.run(go(port, process))
+    took, last = resident[-1]
+    settled = next((size for at, size in resident if at >= seconds / 10), last)
+    growth = last / settled - 1
+    met = growth < 0.02 and not tally.failures
+    sentence = (
+        f"soak: {len(tally.seconds)} distinct shapes in {took / 60:.1f} minutes, resident memory "
+        f"{settled >> 20} MiB after the first tenth of the time, {last >> 20} MiB at the end: {growth:+.1%} "
+        f"(goal under 2 %), {tally.failures} errors"
+    )
+    return Outcome(met, sentence, {"resident": resident, "complaints": tally.complaints})
+
+
+def _resident(process: psutil.Process) -> int:
+    """Bytes that the front and its children hold."""
+    return sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
+
+
+def beside(seconds: float) -> Outcome:
+    """p99 of `pnet` at half load while another model compiles and loads, over that of `seconds` before; three
+    rounds, the best counts."""
+    reference = eager_references(CONFIG, {"pnet"})["pnet"]
+    request = _request("pnet", image(96, 96, np.random.default_rng()), reference)
+    rounds: list[tuple[float, float]] = []
+    tally = Tally()
+
+    async def p99_until(done: "asyncio.Future[None]", pause: float, connection: Connection) -> float:
+        since = len(tally.seconds)
+        while not done.done() or len(tally.seconds) - since < 100:
+            await ask(connection, request, time.perf_counter(), tally, TOLERANCE)
+            await asyncio.sleep(pause)
+        await done
+        return float(np.percentile(tally.seconds[since:], 99))
+
+    async def one_round(port: int, number: int) -> None:
+        connection = await Connection.open(HOST, port)
+        for _ in range(50):
+            await ask(connection, request, time.perf_counter(), tally, TOLERANCE)
+        pause = statistics.median(tally.seconds[-50:])
+        before = await p99_until(asyncio.ensure_future(asyncio.sleep(seconds)), pause, connection)
+        loading = asyncio.ensure_future(asyncio.to_thread(_load, port, f"minilm-{number}"))
+        rounds.append((before, await p99_until(loading, pause, connection)))
+        connection.close()
+
+    with _server() as (port, _process):
+        for number in (1, 2, 3):
+            asyncio.run(one_round(port, number))
+    best = min(during / before for before, during in rounds)
+    met = best <= 1.3 and not tally.failures
+    shown = ", ".join(f"{before * 1e3:.2f} to {during * 1e3:.2f} ms" for before, during in rounds)
+    sentence = (
+        f"beside: p99 while another model loads, over before: {best:.2f} in the best round (goal 1.3); "
+        f"rounds {shown}; {tally.failures} errors"
+    )
+    return Outcome(met, sentence, {"rounds": rounds})
+
+
+def _load(port: int, model: str) -> None:
+    url = f"http://{HOST}:{port}/v2/repository/models/{model}/load"
+    with urllib.request.urlopen(urllib.request.Request(url, b"", ADMIN, method="POST"), timeout=600):
+        pass
