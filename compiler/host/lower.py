@@ -231,7 +231,15 @@ class _Lowering:
         places: dict[Value, str] = {}
         tensors: dict[str, Tensor] = {}
         lowered: list[Step] = []
-        for at, step in enumerate(steps):
+        workspaces: list[Buffer] = []
+        for step in steps:
+            if isinstance(step, KernelStep) and (kernels := self.kernel_sets[step.group.name]).before:
+                at = len(lowered)
+                workspaces += (
+                    Buffer(w.name, w.dtype.name, w.elements, "arena", at, at + 1) for w in kernels.workspaces
+                )
+                lowered.append(self._launch(step, kernels.before))
+            at = len(lowered)
             for value in step.outputs:
                 first.setdefault(value, at)
                 last[value] = at
@@ -243,14 +251,18 @@ class _Lowering:
                     tensors[value.name] = self._tensor(value)
         for value in first:
             if last_part.get(value, number) > number:
-                last[value] = len(steps)  # it outlives the segment
+                last[value] = len(lowered)  # it outlives the segment
         if number == last_number:  # an output is shown by the last segment, when every size is known
             for _, value in self.outputs:
                 tensors[value.name] = self._tensor(value)
         return Segment(
             guards=guards,
-            buffers=tuple(
-                Buffer(v.name, v.dtype.name, product(v.shape), places[v], first[v], last[v]) for v in first
+            buffers=(
+                *(
+                    Buffer(v.name, v.dtype.name, product(v.shape), places[v], first[v], last[v])
+                    for v in first
+                ),
+                *workspaces,
             ),
             tensors=tuple(tensors.values()),
             steps=tuple(lowered),
@@ -281,10 +293,7 @@ class _Lowering:
 
     def _step(self, step: _Run) -> Step:
         if isinstance(step, KernelStep):
-            values = {v.name: v for v in (*step.inputs, *step.outputs)}
-            values |= {v.name: v for node in step.group.nodes for v in (*node.inputs, *node.results)}
-            variants = self.kernel_sets[step.group.name].variants
-            return Launch(tuple(self._variant(kernel, values) for kernel in variants))
+            return self._launch(step, self.kernel_sets[step.group.name].variants)
         node = step.node
         inputs = tuple(v.name for v in node.inputs)
         if node.op.name == "eager":
@@ -293,10 +302,16 @@ class _Lowering:
             return EagerCall(target, inputs, arguments, results, self._call_checks(node))
         return LibraryCall(node.op.name, inputs, dict(node.attributes), node.result.name, ())
 
+    def _launch(self, step: KernelStep, variants: Iterable[Kernel]) -> Launch:
+        values = {v.name: v for v in (*step.inputs, *step.outputs)}
+        values |= {v.name: v for node in step.group.nodes for v in (*node.inputs, *node.results)}
+        return Launch(tuple(self._variant(kernel, values) for kernel in variants))
+
     def _variant(self, kernel: Kernel, values: Mapping[str, Value]) -> Variant:
+        names = (b.value_name for b in kernel.buffers)  # a workspace is no value of the program
         return Variant(
             kernel=kernel.name,
-            buffers=tuple(self.base(values[b.value_name]).name for b in kernel.buffers),
+            buffers=tuple(self.base(values[name]).name if name in values else name for name in names),
             parameters=tuple(LaunchParameter(p.kind, as_expr(p.value)) for p in kernel.parameters),
             guards=tuple(kernel.guards),
             alignment=kernel.alignment,

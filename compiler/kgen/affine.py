@@ -5,20 +5,22 @@ of one stays a term of its own."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from dlcb.compiler.expr.dag import Expr, toposort
 from dlcb.compiler.expr.node import ONE, ZERO, where
 
-Sum = dict[Expr, Expr]  # term -> coefficient; the term ONE carries the part without any index or data
+Sum = Mapping[Expr, Expr]  # term -> coefficient; the term ONE carries the part without any index or data
 
 _DATA = frozenset(("load", "check", "reduce"))
 
 
 def over_sizes(node: Expr) -> bool:
     """Does `node` depend on sizes alone, so that the host can compute it before a launch?"""
-    return all(below.op != "index" and below.op not in _DATA for below in toposort([node]))
+    return not node.reads and all([variable.op == "size" for variable in node.free])
 
 
+@lru_cache(maxsize=4096)  # one address is asked about again and again
 def linear(root: Expr) -> Sum:
     """`root` as a sum of terms with coefficients over sizes."""
     done: dict[Expr, Sum] = {}

@@ -14,7 +14,7 @@ from dlcb.compiler.expr.node import TRUE, ZERO, index, product, substitute
 from dlcb.compiler.ir.graph import Value
 from dlcb.compiler.kgen.coords import Element
 from dlcb.compiler.kgen.cpp import convert
-from dlcb.compiler.kgen.cstyle import ATOM, JOINS, Call, Spelled, tables
+from dlcb.compiler.kgen.cstyle import ATOM, JOINS, Call, Spelled, inside, tables
 from dlcb.compiler.kgen.lower import Lowering, Scope, identifier, identity
 from dlcb.compiler.kgen.schedule import Nest, kept_loops, worth_keeping
 from dlcb.compiler.kgen.variants import ACCESS, WARP, Variant, narrowable, steps_of
@@ -22,7 +22,7 @@ from dlcb.compiler.shapes.system import System
 
 
 @dataclass(eq=False)
-class _Lanes(Scope):
+class Lanes(Scope):
     """The unrolled loop over the neighbouring elements of one thread; `first` is the first of them, bound in
     the parent."""
 
@@ -106,8 +106,10 @@ class Cuda(Lowering):
         step: str,
         width: int,
         lane: Expr | None = None,
+        unrolled: str = "",
     ) -> None:
-        """Add `scope` to `home`, in a loop whose single counter is taken apart into the loops' indices."""
+        """Add `scope` to `home`, in a loop whose single counter is taken apart into the loops' indices.
+        `unrolled` is a line to stand above it."""
         if not loops:
             home.lines.extend(scope.lines)
             return
@@ -119,7 +121,7 @@ class Cuda(Lowering):
         rest = counter
         for place in reversed(range(len(loops))):
             loop, extent = loops[place], extents[place]
-            name = identifier(loop.value if loop is not lane else _first(loop).value)
+            name = identifier(loop.value if loop is not lane else first_of(loop).value)
             if place == 0:
                 value = rest
             else:
@@ -134,8 +136,19 @@ class Cuda(Lowering):
         if self.variant.turns and tuple(loops) == kept_loops(self.nest):
             self._take_turns(product(extents), counter, first, scope, home)
             return
-        count = self._size(product(extents))
-        home.add([f"for ({kind} {counter} = {first}; {counter} < {count}; {counter} += {step})"], scope)
+        count = self._count(loops, extents, width, home)
+        loop = f"for ({kind} {counter} = {first}; {counter} < {count}; {counter} += {step})"
+        home.add([unrolled, loop] if unrolled else [loop], scope)
+
+    def _count(self, loops: Sequence[Expr], extents: Sequence[Expr], width: int, home: Scope) -> str:
+        """How many steps the loops take in all."""
+        parts = self.nest.parts
+        if parts is None or loops[0] is not parts.place:
+            return self._size(product(extents))
+        end = self.compute([parts.end], home)[0]
+        if len(loops) == 1:
+            return f"{inside(end, 13)} / {width}" if width > 1 else inside(end, 11)
+        return f"{inside(end, 13)} * {self._size(product(extents[1:]))}"
 
     def _take_turns(self, count: Expr, counter: str, first: str, scope: Scope, home: Scope) -> None:
         """The loop over a row as a fixed number of turns, whose values stay in registers."""
@@ -180,7 +193,7 @@ class Cuda(Lowering):
             first,
             step,
             self.variant.width,
-            lanes.lane if isinstance(lanes, _Lanes) else None,
+            lanes.lane if isinstance(lanes, Lanes) else None,
         )
 
     def _chunk(self, loops: Sequence[Expr], home: Scope) -> tuple[Scope, Scope]:
@@ -189,21 +202,21 @@ class Cuda(Lowering):
             scope = Scope(home, frozenset(loops))
             return scope, scope
         lane = loops[-1]
-        chunk = Scope(home, frozenset((*loops[:-1], _first(lane))))
-        return chunk, _Lanes(chunk, frozenset((lane,)), lane=lane, first=_first(lane))
+        chunk = Scope(home, frozenset((*loops[:-1], first_of(lane))))
+        return chunk, Lanes(chunk, frozenset((lane,)), lane=lane, first=first_of(lane))
 
     def _unroll(self, chunk: Scope, lanes: Scope) -> None:
-        if isinstance(lanes, _Lanes):
+        if isinstance(lanes, Lanes):
             name = identifier(lanes.lane.value)
             lanes.lines.insert(
                 0, f"const {self._index_type} {name} = {identifier(lanes.first.value)} + lane;"
             )
-            chunk.add(["#pragma unroll", f"for (int lane = 0; lane < {self.variant.width}; ++lane)"], lanes)
+            self._each_lane(chunk, lanes)
 
     def _store(self, elements: Sequence[Element], outer: Scope, scope: Scope) -> list[str]:
         """Add stores to `scope`; what comes after the loop over lanes is returned."""
         packed = [
-            e for e in elements if isinstance(scope, _Lanes) and self._is_pack(e.offset, scope, e.value.dtype)
+            e for e in elements if isinstance(scope, Lanes) and self._is_pack(e.offset, scope, e.value.dtype)
         ]
         roots = [part for e in elements for part in (e.parts[:1] if e in packed else e.parts)]
         spelled = iter(self.compute(roots, scope))
@@ -211,7 +224,7 @@ class Cuda(Lowering):
         for element in elements:
             name, value = self.results[element.value], next(spelled)[0]
             if element in packed:
-                assert isinstance(scope, _Lanes)
+                assert isinstance(scope, Lanes)
                 pack = self.fresh("pack")
                 kind = self._pack_type(element.value.dtype)
                 outer.lines.append(f"{kind} {pack};")
@@ -230,7 +243,7 @@ class Cuda(Lowering):
     def _pack_type(self, dtype: DType) -> str:
         return f"Pack<{self.type_name(dtype)}, {self.variant.width}>"
 
-    def _is_pack(self, offset: Expr, lanes: _Lanes, dtype: DType) -> bool:
+    def _is_pack(self, offset: Expr, lanes: Lanes, dtype: DType) -> bool:
         return (
             dtype.itemsize * self.variant.width <= ACCESS
             and steps_of(offset, lanes.lane, self.variant.width) is not None
@@ -239,7 +252,7 @@ class Cuda(Lowering):
     def _packed_load(self, node: Expr, scope: Scope) -> bool:
         return (
             node.op == "load"
-            and isinstance(scope, _Lanes)
+            and isinstance(scope, Lanes)
             and scope.lane in node.free
             and scope.lane not in node.args[1].free
             and self._is_pack(node.args[0], scope, node.dtype)
@@ -251,21 +264,20 @@ class Cuda(Lowering):
     def _spell(self, node: Expr, args: list[Spelled], home: Scope) -> Spelled:
         if not self._packed_load(node, home):
             return super()._spell(node, args, home)
-        assert isinstance(home, _Lanes) and home.parent is not None
+        assert isinstance(home, Lanes) and home.parent is not None
         kind, name, pack = self._pack_type(node.dtype), node.value, self.fresh("pack")
         offset, guard = self.compute(
             [substitute(node.args[0], {home.lane: home.first}), node.args[1]], home.parent
         )
-        access = f"*reinterpret_cast<const {kind}*>({name} + {_sum(offset)})"
-        if node.args[1] is not TRUE:
-            access = f"{guard[0]} ? {access} : {kind}{{}}"
+        access = f"reinterpret_cast<const {kind}*>({name} + {_sum(offset)})"
+        access = f"*{access}" if node.args[1] is TRUE else f"load_if({guard[0]}, {access})"
         home.parent.lines.append(f"const {kind} {pack} = {access};")
         return f"{pack}.at[lane]", ATOM
 
     # ---- reductions ------------------------------------------------------------------------------
 
     def fold(self, folds: Sequence[Expr], home: Scope, scope: Scope) -> None:
-        if isinstance(home, _Lanes) and self.nest.kind == "column":
+        if isinstance(home, Lanes) and self.nest.kind == "column":
             self._fold_lanes(folds, home)
             return
         accumulators = self._started(folds, home)
@@ -289,26 +301,37 @@ class Cuda(Lowering):
             fold: (accumulator, ATOM) for fold, accumulator in zip(folds, accumulators, strict=True)
         }
 
-    def _fold_lanes(self, folds: Sequence[Expr], home: _Lanes) -> None:
+    def _fold_lanes(self, folds: Sequence[Expr], home: Lanes) -> None:
         """Reductions of each lane: their loops stand outside of the loop over lanes, so that what the lanes
         read is one access."""
-        chunk, width = home.around, self.variant.width
+        chunk, loops = home.around, folds[0].args[1:]
+        accumulators = self._started_lanes(folds, chunk)
+        scopes = self._loops(loops, chunk)
+        lanes = self._inner_lanes(home, scopes[-1])
+        self._join(folds, accumulators, lanes)
+        self._unroll(scopes[-1], lanes)
+        self._close(loops, scopes, chunk)
+        self._finished(folds, accumulators, home)
+
+    def _started_lanes(self, folds: Sequence[Expr], chunk: Scope) -> list[str]:
+        """Accumulators of each lane with their identities."""
         names = [self.fresh("sums" if fold.value == "sum" else "folds") for fold in folds]
         start = Scope(chunk, frozenset())
         for fold, name in zip(folds, names, strict=True):
-            chunk.lines.append(f"{self.local_type(fold)} {name}[{width}];")
+            chunk.lines.append(f"{self.local_type(fold)} {name}[{self.variant.width}];")
             start.lines.append(f"{name}[lane] = {identity(fold)[0]};")
-        chunk.add(["#pragma unroll", f"for (int lane = 0; lane < {width}; ++lane)"], start)
+        self._each_lane(chunk, start)
         self._running.extend(folds)
-        accumulators = [f"{name}[lane]" for name in names]
-        scopes = self._loops(folds[0].args[1:], chunk)
-        # of the lanes' values only reductions can be seen here: the others are local to another loop
+        return [f"{name}[lane]" for name in names]
+
+    def _inner_lanes(self, home: Lanes, chunk: Scope) -> Lanes:
+        """The lanes of `home` once more, inside a loop. Of their values only reductions can be seen there:
+        the others are local to another loop."""
         known = {node: spelled for node, spelled in home.names.items() if node.op == "reduce"}
-        lanes = _Lanes(scopes[-1], home.bound, names=known, lane=home.lane, first=home.first)
-        self._join(folds, accumulators, lanes)
-        self._unroll(scopes[-1], lanes)
-        self._close(folds[0].args[1:], scopes, chunk)
-        self._finished(folds, accumulators, home)
+        return Lanes(chunk, home.bound, names=known, lane=home.lane, first=home.first)
+
+    def _each_lane(self, chunk: Scope, scope: Scope) -> None:
+        chunk.add(["#pragma unroll", f"for (int lane = 0; lane < {self.variant.width}; ++lane)"], scope)
 
     def _loops(self, loops: Sequence[Expr], home: Scope) -> list[Scope]:
         """A scope for each of nested loops."""
@@ -335,7 +358,7 @@ class Cuda(Lowering):
         chunk, lanes = self._chunk(loops, home)
         self._join(folds, accumulators, lanes)
         self._unroll(chunk, lanes)
-        lane = lanes.lane if isinstance(lanes, _Lanes) else None
+        lane = lanes.lane if isinstance(lanes, Lanes) else None
         self._over(loops, chunk, home, self._member, str(self.variant.team), self.variant.width, lane)
         for fold, accumulator in zip(folds, accumulators, strict=True):
             join = f"{JOINS[fold.value]}()"
@@ -398,7 +421,7 @@ class Cuda(Lowering):
         return super().parameter(value, kind)
 
 
-def _first(lane: Expr) -> Expr:
+def first_of(lane: Expr) -> Expr:
     return index(f"{lane.value}_first", lane.args[0])
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from dlcb.compiler.dtype import FLOAT16
 from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import ONE, ZERO
-from dlcb.compiler.ir.graph import Value
-from dlcb.compiler.kgen import cpp, cpp_half, cpp_tiled, cuda, cuda_shared, prelude, variants, windows
+from dlcb.compiler.expr.node import ONE, ZERO, where
+from dlcb.compiler.kgen import cpp, cpp_half, cpp_tiled, cuda, cuda_shared, prelude, split, variants, windows
 from dlcb.compiler.kgen.alike import structure
 from dlcb.compiler.kgen.coords import Layouts, Scalars, infer, names
-from dlcb.compiler.kgen.kernel import BufferArgument, Kernel, KernelSet
+from dlcb.compiler.kgen.kernel import BufferArgument, Kernel, KernelSet, Workspace
+from dlcb.compiler.kgen.lower import Lowering
 from dlcb.compiler.kgen.schedule import Nest, plan
 from dlcb.compiler.options import Target
 from dlcb.compiler.passes.steps import Group
@@ -22,7 +22,7 @@ from dlcb.compiler.shapes.system import System
 
 # Kernels by the structure of their group and by what they compute: the layers of a model are equal groups,
 # and only the first costs time.
-_made: WeakKeyDictionary[System, dict[Hashable, tuple[Kernel, ...]]] = WeakKeyDictionary()
+_made: WeakKeyDictionary[System, dict[Hashable, KernelSet]] = WeakKeyDictionary()
 
 
 def generate(
@@ -38,18 +38,44 @@ def generate(
         nest = plan(scalars, group, system)
         key = (target, group.anchor.made_by.op.name, *_content(nest, scalars))
         if key not in known:
-            known[key] = tuple(_kernels(group, layouts, scalars, nest, system, target))
+            known[key] = _kernels(group, layouts, scalars, nest, system, target)
         known[alike] = known[key]
-    return KernelSet(group.name, tuple(_bound(kernel, group) for kernel in known[alike]))
+    return _bound(known[alike], group)
 
 
 def _kernels(
     group: Group, layouts: Layouts, scalars: Scalars, nest: Nest, system: System, target: Target
-) -> Iterable[Kernel]:
+) -> KernelSet:
+    """Kernels over buffers that are called in0, in1 ..., out0, out1 ..., partial0 ..."""
     operator = group.anchor.made_by.op.name
     if target.kind == "cpp":
-        return _cpp(operator, scalars, nest, system)
-    return _cuda(operator, scalars, nest, system, windows.strips(group, layouts, system, nest))
+        return KernelSet("", tuple(_cpp(operator, scalars, nest, system)))
+    # the sort is stable: of one width a strip comes first
+    choices = [*windows.strips(group, layouts, system, nest), *variants.choose(nest, system)]
+    choices.sort(key=lambda choice: (choice[1].index_bits, -choice[1].width))
+    return _with_split(operator, scalars, nest, system, tuple(_cuda(operator, scalars, choices, system)))
+
+
+def _with_split(
+    operator: str, scalars: Scalars, nest: Nest, system: System, whole: tuple[Kernel, ...]
+) -> KernelSet:
+    """The kernels of `nest`, and the two halves of it for sizes at which it is split."""
+    halves = split.split(nest, system)
+    if halves is None:
+        return KernelSet("", whole)
+    condition, names = halves.condition, {f"out{k}": v.name for k, v in enumerate(halves.partials)}
+    before = [
+        replace(kernel, buffers=_renamed(kernel.buffers, names), domain=where(condition, kernel.domain, 0))
+        for kernel in _cuda(operator, scalars, halves.first, system)
+    ]
+    both = replace(scalars, tensors=scalars.tensors | {v.name: v for v in halves.partials})
+    after = _cuda(operator, both, halves.second, system)
+    workspaces = (Workspace(v.name, v.dtype, v.shape[0]) for v in halves.partials)
+    return KernelSet("", (*after, *whole), tuple(before), tuple(workspaces))
+
+
+def _renamed(buffers: Iterable[BufferArgument], names: Mapping[str, str]) -> tuple[BufferArgument, ...]:
+    return tuple(replace(b, value_name=names.get(b.value_name, b.value_name)) for b in buffers)
 
 
 def _content(nest: Nest, scalars: Scalars) -> Iterable[object]:
@@ -58,11 +84,19 @@ def _content(nest: Nest, scalars: Scalars) -> Iterable[object]:
     yield tuple(value.dtype for value in scalars.tensors.values())
 
 
-def _bound(kernel: Kernel, group: Group) -> Kernel:
-    """`kernel` with the names of this group's values."""
+def _bound(kernels: KernelSet, group: Group) -> KernelSet:
+    """`kernels` with the names of this group's values, and workspaces of its own."""
     own = {name: value.name for value, name in names(group).items()}
-    checks = tuple(replace(c, label=own[c.label], value_name=own[c.value_name]) for c in kernel.checks)
-    return replace(kernel, buffers=_buffers(group.inputs, group.outputs), checks=checks)
+    own |= {f"out{k}": value.name for k, value in enumerate(group.outputs)}
+    own |= {workspace.name: f"{group.name}.{workspace.name}" for workspace in kernels.workspaces}
+
+    def bound(kernel: Kernel) -> Kernel:
+        checks = tuple(replace(c, label=own[c.label], value_name=own[c.value_name]) for c in kernel.checks)
+        return replace(kernel, buffers=_renamed(kernel.buffers, own), checks=checks)
+
+    workspaces = tuple(replace(workspace, name=own[workspace.name]) for workspace in kernels.workspaces)
+    made, before = tuple(map(bound, kernels.variants)), tuple(map(bound, kernels.before))
+    return KernelSet(group.name, made, before, workspaces)
 
 
 def _cpp(operator: str, scalars: Scalars, nest: Nest, system: System) -> Iterable[Kernel]:
@@ -73,7 +107,7 @@ def _cpp(operator: str, scalars: Scalars, nest: Nest, system: System) -> Iterabl
     yield Kernel(
         name=name,
         body=cpp.function(name, lowering, lines),
-        buffers=_buffers(scalars.tensors.values(), scalars.outputs),
+        buffers=_buffers(lowering),
         parameters=tuple(lowering.parameters),
         guards=(),
         alignment=1,
@@ -88,21 +122,15 @@ def _cpp(operator: str, scalars: Scalars, nest: Nest, system: System) -> Iterabl
 def _cpp_kind(scalars: Scalars, nest: Nest) -> type[cpp.Cpp]:
     if variants.crossed(nest) is not None:
         return cpp_tiled.Tiled
-    return (
-        cpp_half.Half
-        if any(b.dtype is FLOAT16 for b in _buffers(scalars.tensors.values(), scalars.outputs))
-        else cpp.Cpp
-    )
+    half = any(value.dtype is FLOAT16 for value in (*scalars.tensors.values(), *scalars.outputs))
+    return cpp_half.Half if half else cpp.Cpp
 
 
 def _cuda(
-    operator: str, scalars: Scalars, nest: Nest, system: System, strips: Iterable[windows.Choice]
+    operator: str, scalars: Scalars, choices: Iterable[variants.Choice], system: System
 ) -> Iterable[Kernel]:
-    plain = [(nest, variant, guards) for variant, guards in variants.variants(nest, system)]
-    # the sort is stable: of one width a strip comes first
-    choices = sorted((*strips, *plain), key=lambda choice: (choice[1].index_bits, -choice[1].width))
-    for chosen, variant, guards in choices:
-        yield cuda_kernel(operator, scalars, chosen, system, variant, guards)
+    for nest, variant, guards in choices:
+        yield cuda_kernel(operator, scalars, nest, system, variant, guards)
 
 
 def cuda_kernel(
@@ -117,11 +145,12 @@ def cuda_kernel(
     lowering = kind(nest, scalars.tensors, system, variant)
     lines = lowering.run()
     name = _content_name(operator, cuda.function("", lowering, lines), variant.suffix)
-    widest = max(b.dtype.itemsize for b in _buffers(scalars.tensors.values(), scalars.outputs))
+    buffers = _buffers(lowering)
+    widest = max(buffer.dtype.itemsize for buffer in buffers)
     return Kernel(
         name=name,
         body=cuda.function(name, lowering, lines),
-        buffers=_buffers(scalars.tensors.values(), scalars.outputs),
+        buffers=buffers,
         parameters=tuple(lowering.parameters),
         guards=guards,
         alignment=min(variants.ACCESS, variant.width * widest) if variant.width > 1 else 1,
@@ -139,15 +168,15 @@ def _content_name(operator: str, text: str, suffix: str = "") -> str:
     return f"{operator}_{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}{suffix}"
 
 
-def _buffers(inputs: Iterable[Value], outputs: Iterable[Value]) -> tuple[BufferArgument, ...]:
+def _buffers(lowering: Lowering) -> tuple[BufferArgument, ...]:
     return (
-        *(BufferArgument(value.name, value.dtype, "in") for value in inputs),
-        *(BufferArgument(value.name, value.dtype, "out") for value in outputs),
+        *(BufferArgument(name, value.dtype, "in") for name, value in lowering.tensors.items()),
+        *(BufferArgument(name, value.dtype, "out") for value, name in lowering.results.items()),
     )
 
 
 def translation_unit(kernel_sets: Iterable[KernelSet], target: Target) -> str:
     """The source of all kernels, each distinct one once, under the target's prelude."""
     top = prelude.CPP if target.kind == "cpp" else prelude.CUDA
-    bodies = dict.fromkeys(kernel.body for kernels in kernel_sets for kernel in kernels.variants)
+    bodies = dict.fromkeys(kernel.body for kernels in kernel_sets for kernel in kernels.kernels)
     return "\n".join([top, *bodies])

@@ -61,8 +61,26 @@ class Kernel:
 
 
 @dataclass(frozen=True)
+class Workspace:
+    """Memory of `elements` that a kernel set's first launch writes and its second one reads."""
+
+    name: str
+    dtype: DType
+    elements: Expr
+
+
+@dataclass(frozen=True)
 class KernelSet:
-    """The variants of one group's kernel, most specialised first; the last one always may be launched."""
+    """The variants of one group's kernel, most specialised first; the last one always may be launched.
+
+    Where `before` has variants, one of them is launched first (its domain is zero at sizes that do not need
+    it): it writes the workspaces, which some of `variants` read."""
 
     group: str
     variants: tuple[Kernel, ...]
+    before: tuple[Kernel, ...] = ()
+    workspaces: tuple[Workspace, ...] = ()
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        return (*self.before, *self.variants)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from dlcb.compiler.dtype import BOOL, FLOAT32, INDEX, DType
@@ -429,4 +429,4 @@ def arranged(nest: Nest, system: System) -> Nest:
         type(e)(e.value, done[e.scalar], address(done[e.offset]), e.indices, done[e.guard])
         for e in nest.elements
     )
-    return Nest(nest.kind, nest.rows, nest.lane, nest.inner, elements)
+    return replace(nest, elements=elements)

@@ -258,20 +258,53 @@ FUNCTION void report(long long* status, long long number, long long position, lo
 }
 // neighbouring elements, moved by one access
 template <typename T, int N> struct alignas(sizeof(T) * N) Pack { T at[N]; };
+// a pack, or zeros without reading: one predicated access, as a branch would wait for what it loads
+#ifdef __CUDACC__
+template <int bytes> struct Words { unsigned at[bytes / 4]; };
+template <> struct Words<2> { unsigned short at[1]; };
+template <> struct Words<1> { unsigned char at[1]; };
+FUNCTION Words<16> words_if(bool wanted, const Words<16>* place) {
+    Words<16> w;
+    asm("{ .reg .pred p; setp.ne.u32 p, %5, 0; "
+        "mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0; "
+        "@p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+        : "=r"(w.at[0]), "=r"(w.at[1]), "=r"(w.at[2]), "=r"(w.at[3]) : "l"(place), "r"(unsigned(wanted)));
+    return w;
+}
+FUNCTION Words<8> words_if(bool wanted, const Words<8>* place) {
+    Words<8> w;
+    asm("{ .reg .pred p; setp.ne.u32 p, %3, 0; "
+        "mov.u32 %0, 0; mov.u32 %1, 0; "
+        "@p ld.global.nc.v2.u32 {%0, %1}, [%2]; }"
+        : "=r"(w.at[0]), "=r"(w.at[1]) : "l"(place), "r"(unsigned(wanted)));
+    return w;
+}
+template <int bytes> FUNCTION Words<bytes> words_if(bool wanted, const Words<bytes>* place) {
+    return wanted ? *place : Words<bytes>{};
+}
+template <typename P> FUNCTION P load_if(bool wanted, const P* place) {
+    Words<sizeof(P)> words = words_if(wanted, reinterpret_cast<const Words<sizeof(P)>*>(place));
+    return *reinterpret_cast<P*>(&words);
+}
+#else
+template <typename P> FUNCTION P load_if(bool wanted, const P* place) { return wanted ? *place : P{}; }
+#endif
 // joining across the threads of a warp, and of a block with the help of shared memory
 template <typename Join, typename T> FUNCTION T join_warp(T value, Join join) {
     for (int distance = 16; distance > 0; distance /= 2)
         value = join(value, (T)__shfl_xor_sync(~0u, value, distance));
     return value;
 }
-// across the warps of a block, each lane for itself
-template <typename Join, typename T> FUNCTION T join_slices(T value, Join join, T* shared) {
+// across the threads of a block whose numbers differ by a multiple of `across`, a power of two up to 32
+template <int across, typename Join, typename T> FUNCTION T join_slices(T value, Join join, T* shared) {
+    for (int distance = across; distance < 32; distance *= 2)
+        value = join(value, (T)__shfl_xor_sync(~0u, value, distance));
     __syncthreads();
-    shared[threadIdx.x] = value;
+    if (threadIdx.x % 32 < across) shared[threadIdx.x / 32 * across + threadIdx.x % 32] = value;
     __syncthreads();
-    T result = shared[threadIdx.x % 32];
-    for (int place = threadIdx.x % 32 + 32; place < blockDim.x; place += 32)
-        result = join(result, shared[place]);
+    T result = shared[threadIdx.x % across];
+    for (int warp = 1; warp < blockDim.x / 32; ++warp)
+        result = join(result, shared[warp * across + threadIdx.x % across]);
     return result;
 }
 template <typename Join, typename T> FUNCTION T join_block(T value, T identity, Join join, T* shared) {

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from dlcb.compiler.expr.dag import Expr, rebuild, toposort
-from dlcb.compiler.expr.node import ONE, ZERO, index, product, reduce, remake
+from dlcb.compiler.expr.node import ONE, ZERO, apply, index, product, reduce, remake
 from dlcb.compiler.expr.ops import SLOW, cost_of
 from dlcb.compiler.ir.graph import Value
 from dlcb.compiler.kgen.affine import Sum, linear
@@ -21,6 +21,23 @@ from dlcb.compiler.passes.steps import Group
 from dlcb.compiler.shapes.system import System
 
 SERIAL = 16  # elements; a reduction of at most so many, of constant extent, is computed one after the other
+SHORT = 32  # elements; a reduction of so many is one thread's
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A loop over `total` elements that is cut into parts of `length`: part `chunk`, element `place` of it.
+    The last part may be shorter."""
+
+    total: Expr
+    length: Expr
+    chunk: Expr
+    place: Expr
+
+    @property
+    def end(self) -> Expr:
+        """How many elements the part has."""
+        return apply("min", self.length, self.total - self.chunk * self.length)
 
 
 @dataclass(frozen=True)
@@ -34,6 +51,7 @@ class Nest:
     lane: Expr | None
     inner: tuple[Expr, ...]
     elements: tuple[Element, ...]
+    parts: Parts | None = None  # where its reductions run over parts of their elements
 
     @property
     def domain(self) -> Expr:
@@ -74,6 +92,12 @@ def is_serial(fold: Expr) -> bool:
     return count.is_const and count.value <= SERIAL
 
 
+def is_short(fold: Expr) -> bool:
+    """Does one thread rather reduce alone than share the work of a result?"""
+    count = extent(fold)
+    return count.is_const and count.value <= SHORT
+
+
 def plan(scalars: Scalars, group: Group, system: System) -> Nest:
     """The nest for a group."""
     rows = tuple(i for i in scalars.domain[: group.rows] if i is not ZERO)
@@ -90,7 +114,7 @@ def plan(scalars: Scalars, group: Group, system: System) -> Nest:
         nest = Nest("flat", rows[:-1], rows[-1] if rows else None, (), elements)
     else:
         nest = Nest("column", rows[:-1], rows[-1] if rows else None, (), elements)
-    return _coalesce(nest, system)
+    return coalesce(nest, system)
 
 
 def _sizes(node: Expr) -> Iterable[Expr]:
@@ -167,7 +191,7 @@ def beneath(body: Expr) -> Iterator[Expr]:
 # ---- neighbouring axes as one --------------------------------------------------------------------
 
 
-def _coalesce(nest: Nest, system: System) -> Nest:
+def coalesce(nest: Nest, system: System) -> Nest:
     """`nest` with axes merged wherever every address walks them as one."""
     while (pair := next(_mergeable(nest, system), None)) is not None:
         nest = _merge(nest, *pair)

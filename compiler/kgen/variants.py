@@ -3,21 +3,22 @@ their guards over the sizes go out, most specialised first. The host launches th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dlcb.compiler.dtype import BOOL, INDEX, DType
 from dlcb.compiler.expr.dag import Expr, toposort
 from dlcb.compiler.expr.node import ONE, TRUE, ZERO, apply, as_expr, ceildiv, equal, product
-from dlcb.compiler.kgen.affine import linear
-from dlcb.compiler.kgen.schedule import Nest, extent, worth_keeping
+from dlcb.compiler.kgen.affine import linear, over_sizes
+from dlcb.compiler.kgen.schedule import Nest, is_short, worth_keeping
 from dlcb.compiler.kgen.verify import products
 from dlcb.compiler.shapes.system import System
 
 THREADS = 256  # in a block, unless a team of another size is one
 WARP = 32
 TILE = 32  # columns that a block takes, and the sides of a tile
+FEW = 4  # threads across a block whose columns are few
 ACCESS = 16  # bytes that a thread moves at once
-_SHORT = 32  # elements; a column of so many is one thread's
 _MOST_BLOCKS = 1 << 16  # further elements are reached by striding
 TEAMS = (WARP, 64, 128, 256, 512, 1024)  # threads that may share a row; more than a warp are a block
 _KEPT = 16  # registers of a thread for values of a row: more leave too few threads to hide memory's latency
@@ -37,6 +38,7 @@ class Variant:
     # turns that each thread takes in a row, whose values stay in registers; 0: as many as the row needs
     turns: int = 0
     shape: str = ""  # "columns" or "tile" where threads exchange elements through shared memory
+    across: int = TILE  # threads side by side along the columns of a block
 
     @property
     def threads(self) -> int:
@@ -49,6 +51,7 @@ class Variant:
         team = "_warp" if self.team == WARP else f"_{self.team}" if self.team != THREADS else ""
         turns = f"_t{self.turns}" if self.turns else ""
         shape = f"_{self.shape}" if self.shape else ""
+        shape += f"_{self.across}" if self.across != TILE else ""
         return width + team + turns + shape + ("_64" if self.index_bits == 64 else "")
 
 
@@ -92,7 +95,9 @@ def widest(nest: Nest) -> int:
     """Elements of the widest type that fit one access, if any access is along the vector loops; of a column
     kernel, where folds repeat them, if all are."""
     loops = vector_loops(nest)
-    sizes = [d.itemsize for offset, d in accesses(nest) for loop in loops if linear(offset).get(loop) is ONE]
+    # partial results are few, and wider than what is reduced
+    moved = accesses(nest) if nest.parts is None else accesses(nest)[: -len(nest.elements)]
+    sizes = [d.itemsize for offset, d in moved for loop in loops if linear(offset).get(loop) is ONE]
     width = max(1, min(ACCESS // size for size in sizes)) if sizes else 1
     return width if nest.kind != "column" or _side_by_side(nest, width) else 1
 
@@ -113,6 +118,8 @@ def _side_by_side(nest: Nest, width: int) -> bool:
 def wide_guards(nest: Nest, width: int, system: System) -> tuple[Expr, ...] | None:
     """What must hold for accesses of `width` elements; None where they cannot be had."""
     multiples = [loop.args[0] for loop in vector_loops(nest)]
+    if nest.parts is not None and nest.parts.place in vector_loops(nest):
+        multiples.append(nest.parts.total)
     for offset, dtype in accesses(nest):
         for loop in vector_loops(nest):
             if dtype.itemsize * width <= ACCESS:
@@ -130,7 +137,7 @@ def narrow_guards(nest: Nest, system: System) -> tuple[Expr, ...]:
     for node in nodes:
         if not (node.dtype is INDEX and narrowable(node)):
             roots.extend(arg for arg in node.args if arg.dtype is INDEX)
-    limits = {system.simplify(_magnitude(root)) for root in roots if narrowable(root)}
+    limits = {system.simplify(_magnitude(root, system)) for root in roots if narrowable(root)}
     # a counter steps once past its end
     limits |= {
         system.simplify(product(i.args[0] for i in fold.args[1:]) + TEAMS[-1]) for fold in nest.reductions()
@@ -147,12 +154,16 @@ def _covers(a: dict[tuple[Expr, ...], int], b: dict[tuple[Expr, ...], int]) -> b
     return all(a.get(factors, 0) >= k for factors, k in b.items())
 
 
-def _magnitude(root: Expr) -> Expr:
-    """An expression over sizes that neither `root` nor anything it is computed from exceeds in absolute
+def _magnitude(root: Expr, system: System) -> Expr:
+    """An expression over sizes that neither `root` nor anything a kernel computes it from exceeds in absolute
     value."""
     done: dict[Expr, Expr] = {}
     for node in toposort([root]):
         args = [done[arg] for arg in node.args]
+        hosted = over_sizes(node)  # computed by the host, which knows no largest integer
+        if hosted and system.known(node >= ZERO) is True:
+            done[node] = node
+            continue
         match node.op:
             case "const":
                 done[node] = as_expr(abs(int(node.value)))
@@ -164,6 +175,8 @@ def _magnitude(root: Expr) -> Expr:
                 done[node] = apply("add" if node.op != "mul" else "mul", *args)
             case "floordiv":
                 done[node] = args[0] + ONE
+                if hosted and node.args[1].is_const and node.args[1].value > 0:
+                    done[node] = args[0] // node.args[1] + ONE
             case "mod":
                 done[node] = apply("max", *args)
             case _ if node.dtype is BOOL:
@@ -177,17 +190,18 @@ def _magnitude(root: Expr) -> Expr:
     return done[root]
 
 
-def _is_short(fold: Expr) -> bool:
-    """Does a thread rather reduce alone than share the work of one column?"""
-    count = extent(fold)
-    return count.is_const and count.value <= _SHORT
+Choice = tuple[Nest, Variant, tuple[Expr, ...]]  # a nest, and the variant and guards under which it is used
 
 
-def variants(nest: Nest, system: System) -> list[tuple[Variant, tuple[Expr, ...]]]:
-    """The variants worth making with their guards, best first; the last one has none."""
+def choose(nest: Nest, system: System) -> list[Choice]:
+    """The variants of `nest` with their guards, best first; the last one has none."""
+    return [(nest, variant, guards) for variant, guards in _variants(nest, system)]
+
+
+def _variants(nest: Nest, system: System) -> list[tuple[Variant, tuple[Expr, ...]]]:
     narrow = narrow_guards(nest, system)
-    if nest.kind == "column" and any(not _is_short(fold) for fold in nest.reductions()):
-        return [(Variant(1, 32, shape="columns"), narrow), (Variant(1, 64), ())]
+    if nest.kind == "column" and any(not is_short(fold) for fold in nest.reductions()):
+        return [*_columns(nest, narrow, system), (Variant(1, 64), ())]
     if crossed(nest) is not None:
         return [(Variant(1, 32, shape="tile"), narrow), (Variant(1, 64), ())]
     width = widest(nest)
@@ -200,6 +214,28 @@ def variants(nest: Nest, system: System) -> list[tuple[Variant, tuple[Expr, ...]
     return [*made, (Variant(1, 64), ())]
 
 
+def _columns(
+    nest: Nest, narrow: tuple[Expr, ...], system: System
+) -> Iterator[tuple[Variant, tuple[Expr, ...]]]:
+    """Blocks whose warps take rows side by side; of few columns a warp takes several rows at once."""
+    assert nest.lane is not None
+    for width in dict.fromkeys((widest(nest), 1)):
+        wide = wide_guards(nest, width, system)
+        if wide is None:
+            continue
+        few = system.simplify(nest.lane.args[0] <= FEW * width)
+        if nest.parts is not None and not (few.is_const and not few.value):
+            yield Variant(width, shape="columns", across=FEW), (*_true(few), *wide, *narrow)
+        if nest.parts is None or not (few.is_const and few.value):
+            yield Variant(width, shape="columns"), (*wide, *narrow)
+        if wide == ():  # every size divides
+            return
+
+
+def _true(guard: Expr) -> tuple[Expr, ...]:
+    return () if guard.is_const else (guard,)
+
+
 def _teams(nest: Nest, width: int, system: System) -> list[tuple[Variant, tuple[Expr, ...]]]:
     """Who shares a row, by its length: a warp takes a short one; one that fits is kept in registers between
     its walks."""
@@ -207,6 +243,8 @@ def _teams(nest: Nest, width: int, system: System) -> list[tuple[Variant, tuple[
         return [(Variant(width), ())]
     length, kept = row_length(nest), len(worth_keeping(nest, memory_is_dear=True))
     if not kept:
+        if nest.parts is not None:  # a part is long
+            return [(Variant(width), ())]
         short = system.simplify(length <= WARP * width * _WARP_TURNS)
         if short.is_const:
             return [(Variant(width, 32, WARP if short.value else THREADS), ())]
@@ -264,7 +302,8 @@ def grid(nest: Nest, variant: Variant) -> Expr:
         blocks = ceildiv(product(i.args[0] for i in nest.rows), variant.threads // variant.team)
     elif variant.shape:
         pair = (nest.lane, *(crossed(nest) or ())[:1])
-        blocks = product(ceildiv(i.args[0], TILE) if i in pair else i.args[0] for i in nest.loops)
+        side = variant.across * variant.width if variant.shape == "columns" else TILE
+        blocks = product(ceildiv(i.args[0], side) if i in pair else i.args[0] for i in nest.loops)
     else:
         loops = [i.args[0] for i in nest.loops]
         if variant.width > 1:

@@ -5,18 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dlcb.compiler.expr.dag import Expr, toposort
+from dlcb.compiler.expr.dag import toposort
 from dlcb.compiler.expr.node import ONE
 from dlcb.compiler.kgen.coords import Element, Layouts, infer, is_window
 from dlcb.compiler.kgen.schedule import Nest, plan
-from dlcb.compiler.kgen.variants import Variant, narrow_guards, wide_guards, widest
+from dlcb.compiler.kgen.variants import Choice, Variant, narrow_guards, wide_guards, widest
 from dlcb.compiler.passes.steps import Group
 from dlcb.compiler.shapes.system import System
 
-_COLUMNS = 4  # results in a strip
+_COLUMNS = (4, 2)  # results in a strip
+_MOST_LOADS = 16  # at a time in a thread; more do not stay in registers
 ENOUGH_THREADS = 1 << 16  # fewer leave a large GPU idle: then each takes one column
-
-Choice = tuple[Nest, Variant, tuple[Expr, ...]]  # a nest, and the variant and guards under which it is used
 
 
 def strips(group: Group, layouts: Layouts, system: System, nest: Nest) -> list[Choice]:
@@ -27,9 +26,13 @@ def strips(group: Group, layouts: Layouts, system: System, nest: Nest) -> list[C
         return []
     if group.anchor.rank < 2 or ONE in group.anchor.shape[-2:]:
         return []
-    shared = infer(group, layouts, system, columns=_COLUMNS)
-    if _loads(shared.elements) >= _COLUMNS * _loads(shared.elements[::_COLUMNS]):
-        return []
+    for columns in _COLUMNS:
+        shared = infer(group, layouts, system, columns=columns)
+        loads = _loads(shared.elements)
+        if loads >= columns * _loads(shared.elements[::columns]):
+            return []
+        if loads <= _MOST_LOADS:
+            break
     made: list[Choice] = []
     strip = plan(shared, group, system)
     for width in dict.fromkeys((widest(strip), 1)):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from kernel_runs import CppRun, Unit, chosen, number, parameters
 
-from dlcb.compiler.kgen import Kernel, KernelSet
+from dlcb.compiler.kgen import Kernel
 
 _HEADER = """
 #include <ucontext.h>
@@ -147,7 +147,7 @@ static Word atomicCAS(Word* place, Word was, Word now) {
 @cache
 def emulated(unit: Unit) -> Any:
     """The CUDA kernels of `unit` as a library for the CPU."""
-    kernels = {k.name: k for case in unit.cases.values() for made in case.kernels for k in made.variants}
+    kernels = {k.name: k for case in unit.cases.values() for made in case.kernels for k in made.kernels}
     own = re.sub(r"#include <cuda_\w+.h>", "", unit.text)
     text = "\n".join([_HEADER, own, *map(_entry, kernels.values())])
     options = ["-x", "c++", "-std=c++20", "-w", "-O1", "-ffp-contract=fast", "-fno-strict-aliasing"]
@@ -185,7 +185,9 @@ class EmulatedRun(CppRun):
         array.reshape(-1).view(np.uint8)[:] = 0xA5
         return array
 
-    def launch(self, kernels: KernelSet, memory: Mapping[str, np.ndarray], sizes: Mapping[str, int]) -> None:
+    def launch(
+        self, kernels: Sequence[Kernel], memory: Mapping[str, np.ndarray], sizes: Mapping[str, int]
+    ) -> None:
         kernel = chosen(kernels, self.choice, sizes)
         if number(kernel.domain, sizes) == 0:
             return

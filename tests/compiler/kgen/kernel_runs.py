@@ -116,7 +116,7 @@ class Run(ABC):
         """A result as a NumPy array."""
 
     @abstractmethod
-    def launch(self, kernels: KernelSet, memory: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+    def launch(self, kernels: Sequence[Kernel], memory: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
         """Run one of the variants; `memory` holds the base buffer of each value it names."""
 
     def __call__(self, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -134,7 +134,12 @@ class Run(ABC):
                 for value in step.outputs:
                     memory[value] = self.empty(shape_of(value, sizes), storage(value.dtype))
                 by_name = {v.name: memory[plan.layouts[v][0]] for v in (*step.inputs, *step.outputs)}
-                self.launch(next(kernels), by_name, sizes)
+                made = next(kernels)
+                for space in made.workspaces:
+                    by_name[space.name] = self.empty((number(space.elements, sizes),), storage(space.dtype))
+                if made.before:
+                    self.launch(made.before, by_name, sizes)
+                self.launch(made.variants, by_name, sizes)
         return [self.result(value, memory, plan, sizes) for value in plan.graph.outputs]
 
     def result(
@@ -164,8 +169,10 @@ class CppRun(Run):
     def fetch(self, array: np.ndarray) -> np.ndarray:
         return array
 
-    def launch(self, kernels: KernelSet, memory: Mapping[str, np.ndarray], sizes: Mapping[str, int]) -> None:
-        (kernel,) = kernels.variants
+    def launch(
+        self, kernels: Sequence[Kernel], memory: Mapping[str, np.ndarray], sizes: Mapping[str, int]
+    ) -> None:
+        (kernel,) = kernels
         if number(kernel.domain, sizes) == 0:
             return
         status = self.unit.cases[self.label].status
@@ -203,7 +210,7 @@ class CudaRun(Run):
 
         return cupy
 
-    def launch(self, kernels: KernelSet, memory: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+    def launch(self, kernels: Sequence[Kernel], memory: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
         kernel = chosen(kernels, self.choice, sizes)
         if number(kernel.domain, sizes) == 0:
             return
@@ -232,10 +239,10 @@ class CudaRun(Run):
         return module
 
 
-def chosen(kernels: KernelSet, choice: int, sizes: Mapping[str, int]) -> Kernel:
+def chosen(kernels: Sequence[Kernel], choice: int, sizes: Mapping[str, int]) -> Kernel:
     """The variant number `choice`, or the next one whose guards hold."""
-    open_to_us = [k for k in kernels.variants[choice:] if all(evaluate(g, sizes) for g in k.guards)]
-    return (open_to_us or kernels.variants[-1:])[0]
+    open_to_us = [k for k in kernels[choice:] if all(evaluate(g, sizes) for g in k.guards)]
+    return (open_to_us or kernels[-1:])[0]
 
 
 def parameters(kernel: Kernel, sizes: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -11,7 +11,7 @@ from kernel_runs import Case, CppRun, CudaRun, Unit, from_storage, to_storage
 
 from dlcb.compiler.ir.graph import Graph
 from dlcb.compiler.ir.reference import evaluate
-from dlcb.compiler.kgen import windows
+from dlcb.compiler.kgen import split, windows
 from dlcb.compiler.options import Target
 
 SEED = int(os.environ.get("SEED", "0")) or int.from_bytes(os.urandom(4), "little")
@@ -30,6 +30,8 @@ def cuda_unit() -> Unit:
     unit = Unit({name: Case(row.graph(name), target) for name, row in ROWS.items()}, target)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(windows, "ENOUGH_THREADS", 1)
+        patch.setattr(split, "ROWS", split.Limits(results=256, length=64, part=32, parts=1024))
+        patch.setattr(split, "COLUMNS", split.Limits(results=1 << 16, length=16, part=8, parts=256))
         assert unit.text
     return unit
 

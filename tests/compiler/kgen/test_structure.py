@@ -32,7 +32,7 @@ GOLDEN = (
 @cache
 def kernels(name: str, target: Target) -> list[Kernel]:
     case = Case(ROWS[name].graph(name), target)
-    return [kernel for kernel_set in case.kernels for kernel in kernel_set.variants]
+    return [kernel for kernel_set in case.kernels for kernel in kernel_set.kernels]
 
 
 def statements(body: str) -> list[tuple[int, str]]:
