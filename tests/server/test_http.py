@@ -157,7 +157,7 @@ def test_too_large_a_body_is_refused_while_it_comes(server: LiveServer) -> None:
             assert connection.response()[0] == 413
 
 
-def test_a_client_that_leaves_takes_its_waiting_request_along(server: LiveServer) -> None:
+def test_V3_a_client_that_leaves_takes_its_waiting_request_along(server: LiveServer) -> None:
     def dropped(client: httpx.Client) -> float:
         lines = client.get("/metrics").text.splitlines()
         start = 'dlcb_dropped_requests_total{cause="disconnect",model="mlp"} '

@@ -146,12 +146,14 @@ def test_compressed_both_ways(client: httpx.Client, encoding: str) -> None:
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_a_large_json_body_is_answered(client: httpx.Client, nested: bool) -> None:
+def test_V10_a_large_json_body_is_answered(client: httpx.Client, nested: bool) -> None:
     x = floats(3, 50_176)
     body = json.dumps({"id": "big", "inputs": [tensor(x, data=x.tolist() if nested else x.ravel().tolist())]})
     response = client.post("/v1/models/identity/infer", content=body)
     assert numpy.array_equal(value(response), x)
     assert response.json()["id"] == "big"
+    assert "binary tensors" in response.headers["dlcb-hint"]
+    assert "dlcb-hint" not in client.post("/v1/models/identity/infer", content=ask(floats(1, 4))).headers
 
 
 def test_empty_tensors_are_ordinary(client: httpx.Client) -> None:
@@ -211,7 +213,7 @@ def test_requests_that_wait_together_run_together(server: LiveServer, client: ht
     assert batches(client, "row_sums") == before + 1
 
 
-def test_each_gets_its_own_length(server: LiveServer, client: httpx.Client) -> None:
+def test_V5_each_gets_its_own_length(server: LiveServer, client: httpx.Client) -> None:
     arrays = [floats(1, length) for length in (3, 9, 3, 5, 9)]
     before = batches(client, "row_sums")
     answers = asyncio.run(together(server, "row_sums", [ask(x) for x in arrays]))
@@ -225,7 +227,9 @@ def ask_masked(x: numpy.ndarray) -> bytes:
     return json.dumps({"inputs": inputs}).encode()
 
 
-def test_different_lengths_are_padded_where_a_mask_hides_it(server: LiveServer, client: httpx.Client) -> None:
+def test_V5_different_lengths_are_padded_where_a_mask_hides_it(
+    server: LiveServer, client: httpx.Client
+) -> None:
     """Of five lengths four are near enough to the oldest's; each answer has its own length."""
     arrays = [floats(rows, length) for rows, length in ((1, 9), (2, 12), (1, 7), (1, 60), (3, 9))]
     before = batches(client, "centred")
@@ -267,7 +271,7 @@ def test_an_error_of_the_model_fails_its_request_alone(server: LiveServer) -> No
     assert "RuntimeError" in answers[1].json()["error"] and "seven" not in answers[1].json()["error"]
 
 
-def test_a_cancelled_neighbour_leaves_the_others_their_answers(
+def test_V4_a_cancelled_neighbour_leaves_the_others_their_answers(
     server: LiveServer, client: httpx.Client
 ) -> None:
     """The client of one of three waiting requests goes away: its request leaves the queue, and is counted."""
@@ -310,7 +314,7 @@ def test_a_deadline_answers_504_at_once(client: httpx.Client) -> None:
     assert time.perf_counter() - start < 0.9  # before the run could have ended
 
 
-def test_the_queue_s_bound_is_exact(server: LiveServer, client: httpx.Client) -> None:
+def test_V8_the_queue_s_bound_is_exact(server: LiveServer, client: httpx.Client) -> None:
     """One request runs and four may wait: of eleven five are answered."""
     # nothing runs
     assert client.post("/v1/models/sleepy/infer", content=ask(floats(1, 1) * 0)).status_code == 200

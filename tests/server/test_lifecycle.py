@@ -137,7 +137,7 @@ def test_a_request_that_kills_workers_twice_is_refused_and_its_neighbour_is_not(
         assert "dlcb_worker_restarts_total 2.0" in client.get("/metrics").text
 
 
-def test_sigterm_drains(launch: Start) -> None:
+def test_V7_sigterm_drains(launch: Start) -> None:
     server = launch(config("sleepy", grace=0.5))
     with server.client() as client:
         answers: list[httpx.Response] = []
@@ -156,7 +156,7 @@ def test_sigterm_drains(launch: Start) -> None:
     assert server.wait() == 0
 
 
-def test_a_second_signal_ends_at_once(launch: Start) -> None:
+def test_V7_a_second_signal_ends_at_once(launch: Start) -> None:
     server = launch(config("sleepy", grace=30))
     children = workers(server)
     server.process.send_signal(signal.SIGTERM)
@@ -167,6 +167,41 @@ def test_a_second_signal_ends_at_once(launch: Start) -> None:
     assert server.wait() == 128 + signal.SIGTERM
     assert time.monotonic() - start < 10  # draining would take 30
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
+
+
+def test_V7_sigterm_under_load_loses_nothing(launch: Start) -> None:
+    """What is sent before the door closes is answered; not ready is said at once."""
+    grace = 1.0
+    server = launch(config("sleepy", grace=grace))
+    started: list[tuple[float, int]] = []  # when a request was sent, and its status (0: none came)
+
+    async def client(http: httpx.AsyncClient) -> None:
+        while True:
+            begun = time.monotonic()
+            try:
+                response = await http.post("/v1/models/sleepy/infer", content=body(20))
+            except httpx.TransportError:
+                started.append((begun, 0))
+                return
+            started.append((begun, response.status_code))
+
+    async def go() -> float:
+        async with httpx.AsyncClient(base_url=server.url, timeout=30) as http:
+            clients = [asyncio.create_task(client(http)) for _ in range(8)]
+            while len(started) < 40:
+                await asyncio.sleep(0.01)
+            server.process.send_signal(signal.SIGTERM)
+            signalled = time.monotonic()
+            while (await http.get("/v2/health/ready")).status_code == 200:
+                assert time.monotonic() - signalled < grace / 2
+            await asyncio.gather(*clients)
+            return signalled
+
+    signalled = asyncio.run(go())
+    before = [status for begun, status in started if begun < signalled + grace / 2]
+    assert set(before) == {200}
+    assert {status for _begun, status in started} == {200, 0}
+    assert server.wait() == 0
 
 
 def test_children_end_with_a_killed_front(launch: Start) -> None:
@@ -191,6 +226,21 @@ def test_models_are_loaded_and_unloaded_by_name(client: httpx.Client) -> None:
     assert client.post("/v2/models/spare/infer", content=body(5)).status_code == 503
     ready = client.post("/v2/repository/index", json={"ready": True}).json()
     assert "spare" not in {entry["name"] for entry in ready}
+
+
+def test_V6_requests_are_answered_while_another_model_loads(client: httpx.Client) -> None:
+    """None of them waits for it. (How much a real compilation moves the p99 is the load test's to measure.)"""
+    path = "/v2/repository/models/slow_to_compile"
+    loads: list[httpx.Response] = []
+    thread = threading.Thread(target=lambda: loads.append(client.post(f"{path}/load", headers=ADMIN)))
+    thread.start()
+    answered = 0
+    while not loads:
+        assert client.post("/v2/models/identity/infer", content=body(5)).status_code == 200
+        answered += not loads
+    thread.join()
+    assert loads[0].status_code == 200 and answered >= 20
+    assert client.post(f"{path}/unload", headers=ADMIN).status_code == 200
 
 
 def test_loading_needs_the_key_and_takes_nothing_from_the_client(client: httpx.Client) -> None:

@@ -170,7 +170,7 @@ def test_there_are_at_least_sixty_cases_with_names_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_malformed_request_is_refused_in_words(client: httpx.Client, case: Case) -> None:
+def test_V9_a_malformed_request_is_refused_in_words(client: httpx.Client, case: Case) -> None:
     response = client.post(f"/v2/models/{case.model}/infer", content=case.body, headers=case.headers)
     assert response.status_code == case.status, response.text
     assert response.headers["content-type"] == "application/json"
@@ -229,3 +229,35 @@ def test_other_paths_and_methods_answer_in_the_same_form(client: httpx.Client) -
         response = client.request(method, path)
         assert response.status_code == status, (path, response.text)
         assert list(response.json()) == ["error"], path
+
+
+def test_V1_bytes_that_do_not_fill_the_shape_show_nobody_s_data(client: httpx.Client) -> None:
+    path, secret = "/v2/models/identity/infer", 1234.5
+    for _ in range(3):
+        full = infer(shape=[1, 64], data=[secret] * 64)
+        assert client.post(path, content=full).json()["outputs"][0]["data"] == [secret] * 64
+        body, headers = binary(8, bytes(8), shape=(1, 64))
+        response = client.post(path, content=body, headers=headers)
+        assert response.status_code == 400
+        error = response.json()["error"]
+        assert "'x'" in error and "256 bytes" in error and "8" in error and str(secret) not in error
+        small, headers = binary(16, bytes(16), shape=(1, 4))
+        assert client.post(path, content=small, headers=headers).json()["outputs"][0]["data"] == [0.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"), [(-1, "-1"), (2**63, str(2**63)), ("2", '"2"'), (2.0, "2.0"), (None, "null")]
+)
+def test_V2_a_size_that_is_none_names_input_and_axis(client: httpx.Client, size: Any, shown: str) -> None:
+    body = json.dumps({"inputs": [{**GOOD, "shape": [1, size]}]})
+    response = client.post("/v2/models/identity/infer", content=body)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert "'x'" in error and "axis 1" in error and shown in error
+
+
+def test_V2_a_thousand_dims_are_refused_and_none_at_all_is_legal(client: httpx.Client) -> None:
+    response = client.post("/v2/models/identity/infer", content=infer(shape=[1] * 1000))
+    assert response.status_code == 400 and "1000" in response.json()["error"]
+    empty = client.post("/v2/models/identity/infer", content=infer(shape=[2, 0], data=[]))
+    assert empty.status_code == 200 and empty.json()["outputs"][0]["shape"] == [2, 0]
