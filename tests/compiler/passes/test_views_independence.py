@@ -52,7 +52,17 @@ def test_what_runs_backwards_is_no_view() -> None:
     p = Program()
     x = p.input("x", p.size("n"), p.size("m"))
     assert view_of(p, p.flip(x, axes=(1,))) is None
-    assert view_of(p, p.flip(p.flip(x, axes=(1,)), axes=(1,))) is None
+    assert view_of(p, p.flip(p.flip(x, axes=(1,)), axes=(1,))) == ("x", ("m", "1"), "0")
+
+
+def test_a_view_may_lead_over_what_is_none() -> None:
+    """Heads of sequence-first attention: rows and heads are merged into one axis and split again."""
+    p = Program()
+    rows, length = p.size("rows"), p.size("length")
+    x = p.input("x", length, rows, 12)
+    merged = p.permute(p.reshape(x, length, rows * 4, 3), order=(1, 0, 2))
+    split = p.reshape(merged, rows, 4, length, 3)
+    assert view_of(p, split) == ("x", ("12", "3", "rows * 12", "1"), "0")
 
 
 def test_an_encoder_layer_keeps_rows_apart() -> None:
