@@ -42,6 +42,10 @@ class Interval:
         return Interval(low, None if self.low is None else -self.low)
 
     def __mul__(self, other: Interval) -> Interval:
+        if self.low is not None and other.low is not None and self.low >= 0 and other.low >= 0:
+            bounded = self.high is not None and other.high is not None
+            high = self.high * other.high if bounded else 0 if 0 in (self.high, other.high) else None
+            return Interval(self.low * other.low, high)
         ends = [_times(a, b) for a in (_low(self), _high(self)) for b in (_low(other), _high(other))]
         return Interval(_finite(min(ends)), _finite(max(ends)))
 

@@ -18,6 +18,7 @@ from dlcb.compiler.expr.show import show
 
 _interned: WeakValueDictionary[tuple, Expr] = WeakValueDictionary()
 _making = Lock()
+_DATA = frozenset(("load", "check", "reduce"))
 
 
 class Expr(Arithmetic):
@@ -27,12 +28,13 @@ class Expr(Arithmetic):
     `args` are expressions; `value` is the constant, the variable's name, the buffer's name or the fold's
     name, else None."""
 
-    __slots__ = ("__weakref__", "_digest", "_free", "args", "dtype", "op", "value")
+    __slots__ = ("__weakref__", "_digest", "_free", "args", "dtype", "op", "reads", "value")
 
     op: str
     args: tuple[Expr, ...]
     value: Any
     dtype: DType
+    reads: bool  # does it depend on data: a load, a checked index or a reduction?
     _digest: bytes  # empty until somebody asks
     _free: frozenset[Expr]
 
@@ -82,6 +84,7 @@ def intern(op: str, args: tuple[Expr, ...], value: Any, dtype: DType) -> Expr:
                 node.op, node.args, node.value, node.dtype = op, args, value, dtype
                 node._digest = b""
                 node._free = _free(node)
+                node.reads = op in _DATA or any([arg.reads for arg in args])
                 _interned[key] = node
     return node
 

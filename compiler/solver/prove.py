@@ -94,17 +94,22 @@ def _end(proof: _Proof, p: Polynomial, lower: bool) -> int | None:
     """The least (or greatest) value of `p` if its terms were independent."""
     total = 0
     for monomial, coefficient in p.items():
-        interval = Interval(coefficient, coefficient)
-        for factor in monomial:
-            known = proof.know.interval(factor)
-            if factor in proof.least:
-                known = known & Interval(proof.least[factor])
-            interval = interval * known
-        end = interval.low if lower else interval.high
+        end: int | None = coefficient
+        if monomial:
+            product = _range(proof, monomial[0])
+            for factor in monomial[1:]:
+                product = product * _range(proof, factor)
+            end = product.low if lower == (coefficient > 0) else product.high
+            end = None if end is None else end * coefficient
         if end is None:
             return None
         total += end
     return total
+
+
+def _range(proof: _Proof, factor: Expr) -> Interval:
+    known = proof.know.interval(factor)
+    return known & Interval(proof.least[factor]) if factor in proof.least else known
 
 
 def _last(proof: _Proof, v: Expr) -> Polynomial:
