@@ -10,7 +10,18 @@ from weakref import WeakKeyDictionary
 from dlcb.compiler.dtype import FLOAT16
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import ONE, ZERO, where
-from dlcb.compiler.kgen import cpp, cpp_half, cpp_tiled, cuda, cuda_shared, prelude, split, variants, windows
+from dlcb.compiler.kgen import (
+    cpp,
+    cpp_half,
+    cpp_tiled,
+    cuda,
+    cuda_columns,
+    cuda_tiled,
+    prelude,
+    split,
+    variants,
+    windows,
+)
 from dlcb.compiler.kgen.alike import structure
 from dlcb.compiler.kgen.coords import Layouts, Scalars, infer, names
 from dlcb.compiler.kgen.kernel import BufferArgument, Kernel, KernelSet, Workspace
@@ -141,7 +152,7 @@ def cuda_kernel(
     variant: variants.Variant,
     guards: tuple[Expr, ...],
 ) -> Kernel:
-    kind = {"": cuda.Cuda, "columns": cuda_shared.Columns, "tile": cuda_shared.Tiled}[variant.shape]
+    kind = {"": cuda.Cuda, "columns": cuda_columns.Columns, "tile": cuda_tiled.Tiled}[variant.shape]
     lowering = kind(nest, scalars.tensors, system, variant)
     lines = lowering.run()
     name = _content_name(operator, cuda.function("", lowering, lines), variant.suffix)

@@ -279,6 +279,18 @@ FUNCTION Words<8> words_if(bool wanted, const Words<8>* place) {
         : "=r"(w.at[0]), "=r"(w.at[1]) : "l"(place), "r"(unsigned(wanted)));
     return w;
 }
+FUNCTION Words<4> words_if(bool wanted, const Words<4>* place) {
+    Words<4> w;
+    asm("{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0; @p ld.global.nc.u32 %0, [%1]; }"
+        : "=r"(w.at[0]) : "l"(place), "r"(unsigned(wanted)));
+    return w;
+}
+FUNCTION Words<2> words_if(bool wanted, const Words<2>* place) {
+    Words<2> w;
+    asm("{ .reg .pred p; setp.ne.u32 p, %2, 0; mov.u16 %0, 0; @p ld.global.nc.u16 %0, [%1]; }"
+        : "=h"(w.at[0]) : "l"(place), "r"(unsigned(wanted)));
+    return w;
+}
 template <int bytes> FUNCTION Words<bytes> words_if(bool wanted, const Words<bytes>* place) {
     return wanted ? *place : Words<bytes>{};
 }

@@ -16,7 +16,10 @@ from dlcb.compiler.shapes.system import System
 
 THREADS = 256  # in a block, unless a team of another size is one
 WARP = 32
-TILE = 32  # columns that a block takes, and the sides of a tile
+TILE = 32  # threads across the columns that a block takes; the least side of a tile
+_LARGE_TILE = 64
+_WIDEST_TILED = 8  # elements
+_TILE_BYTES = 40 << 10  # of a block's shared memory, with room for what pads the rows
 FEW = 4  # threads across a block whose columns are few
 ACCESS = 16  # bytes that a thread moves at once
 _MOST_BLOCKS = 1 << 16  # further elements are reached by striding
@@ -84,7 +87,8 @@ def vector_loops(nest: Nest) -> list[Expr]:
     """The loops whose neighbouring elements a thread takes: the innermost of the domain and of each team
     reduction."""
     if nest.kind != "row":
-        return [nest.lane] if nest.lane is not None else []
+        loads = crossed(nest)
+        return [i for i in (nest.lane, *(loads or ())[:1]) if i is not None]
     loops = [nest.inner[-1]] if nest.inner else []
     rows = set(nest.rows)
     folds = [f for f in nest.reductions() if {v for v in f.free if v.op == "index"} <= rows]
@@ -203,7 +207,7 @@ def _variants(nest: Nest, system: System) -> list[tuple[Variant, tuple[Expr, ...
     if nest.kind == "column" and any(not is_short(fold) for fold in nest.reductions()):
         return [*_columns(nest, narrow, system), (Variant(1, 64), ())]
     if crossed(nest) is not None:
-        return [(Variant(1, 32, shape="tile"), narrow), (Variant(1, 64), ())]
+        return [*_tiles(nest, narrow, system), (Variant(1, 64), ())]
     width = widest(nest)
     wide = wide_guards(nest, width, system) if width > 1 else None
     made: list[tuple[Variant, tuple[Expr, ...]]] = []
@@ -230,6 +234,29 @@ def _columns(
             yield Variant(width, shape="columns"), (*wide, *narrow)
         if wide == ():  # every size divides
             return
+
+
+def _tiles(
+    nest: Nest, narrow: tuple[Expr, ...], system: System
+) -> Iterator[tuple[Variant, tuple[Expr, ...]]]:
+    loads = crossed(nest)
+    assert loads is not None
+    width = min(widest(nest), _WIDEST_TILED) if tile_side(nest) == _LARGE_TILE else 1
+    if any(steps_of(node.args[0], loads[0], width) is None for node in loads[1]):
+        width = 1
+    wide = wide_guards(nest, width, system) if width > 1 else None
+    if wide is not None:
+        yield Variant(width, shape="tile"), (*wide, *narrow)
+    if wide != ():
+        yield Variant(1, shape="tile"), narrow
+
+
+def tile_side(nest: Nest) -> int:
+    """How long the sides of a tile are, so that the tiles of all loads fit a block's shared memory."""
+    loads = crossed(nest)
+    assert loads is not None
+    bytes_each = sum(node.dtype.itemsize for node in loads[1])
+    return _LARGE_TILE if bytes_each * _LARGE_TILE**2 <= _TILE_BYTES else TILE
 
 
 def _true(guard: Expr) -> tuple[Expr, ...]:
@@ -302,7 +329,7 @@ def grid(nest: Nest, variant: Variant) -> Expr:
         blocks = ceildiv(product(i.args[0] for i in nest.rows), variant.threads // variant.team)
     elif variant.shape:
         pair = (nest.lane, *(crossed(nest) or ())[:1])
-        side = variant.across * variant.width if variant.shape == "columns" else TILE
+        side = variant.across * variant.width if variant.shape == "columns" else tile_side(nest)
         blocks = product(ceildiv(i.args[0], side) if i in pair else i.args[0] for i in nest.loops)
     else:
         loops = [i.args[0] for i in nest.loops]

@@ -397,12 +397,29 @@ ROWS: dict[str, Row] = {
     ),
     "transposed": Row(
         lambda p: p.add(p.permute(p.tensor("x", "n m"), order=(1, 0)), p.tensor("y", "m n")),
-        sizes("n m", "3 5", "70 33"),
+        sizes("n m", "3 5", "70 33", "8 4", "72 132"),
     ),
     "transposed_batch": Row(
         lambda p: p.exp(p.permute(p.tensor("x", "b n m", FLOAT16), order=(0, 2, 1))),
-        sizes("b n m", "2 3 5", "1 1 1", "3 65 40"),
+        sizes("b n m", "2 3 5", "1 1 1", "3 65 40", "2 136 72"),
         tolerance=1e-3,
+    ),
+    "transposed_doubles": Row(
+        lambda p: p.permute(p.neg(p.tensor("x", "n m", FLOAT64)), order=(1, 0)),
+        sizes("n m", "3 5", "70 34"),
+    ),
+    "transposed_bytes": Row(
+        lambda p: p.concat(
+            p.permute(p.tensor("x", "n m", UINT8), order=(1, 0)), p.tensor("y", "k n", UINT8), axis=0
+        ),
+        sizes("n m k", "3 5 2", "64 80 16"),
+        {"x": below(256), "y": below(256)},
+    ),
+    "transposed_pair": Row(  # of three tensors, two are read along the other axis
+        lambda p: p.add(
+            p.permute(p.mul(p.tensor("x", "n m"), p.tensor("z", "n m")), order=(1, 0)), p.tensor("y", "m n")
+        ),
+        sizes("n m", "3 5", "68 132"),
     ),
     "transposed_channels": Row(
         lambda p: p.neg(p.permute(p.tensor("x", "n h w 3"), order=(0, 3, 1, 2))),
