@@ -15,6 +15,7 @@ from dlcb.compiler.passes.epilogues import fuse_epilogues, split_biases
 from dlcb.compiler.passes.fuse import fuse
 from dlcb.compiler.passes.layout import declared_layout
 from dlcb.compiler.passes.products import dense_images, products
+from dlcb.compiler.passes.sink import sink_row_movements
 from dlcb.compiler.passes.steps import Layout, Schedule, Step, ViewStep
 from dlcb.compiler.passes.views import Views
 
@@ -36,6 +37,7 @@ _CUDA = frozenset({"cuda"})
 PASSES: tuple[Pass, ...] = (
     Pass("fold_batch_norms", fold_batch_norms),
     Pass("merge_linears", merge_linears),
+    Pass("sink_row_movements", sink_row_movements),
     Pass("decompose", lambda graph: decompose(graph, keep=LIBRARY)),
     Pass("evaluate_coordinates", evaluate_coordinates),
     Pass("channels_last", channels_last),
