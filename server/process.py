@@ -96,9 +96,7 @@ class WorkerProcess:
                 "memory": job.model.memory,
             }
         else:
-            message["inputs"] = [
-                (entry.name, entry.array, entry.offset, entry.size, entry.shape) for entry in job.placed
-            ]
+            message["inputs"] = [(entry.name, entry.array, entry.offset, entry.shape) for entry in job.placed]
         self.job_channel.send(message, [slot.file] if new else None)
         self._known.add(slot.number)
         if self._dropped:

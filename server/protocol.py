@@ -121,6 +121,7 @@ class TensorProtocol(HttpToolsProtocol):
     """A connection. `routes` is set by `for_routes`, since uvicorn makes the instances."""
 
     routes: TensorRoutes
+    _answered = 0.0  # the loop's time
 
     @classmethod
     def for_routes(cls, routes: TensorRoutes) -> type[TensorProtocol]:
@@ -167,7 +168,37 @@ class TensorProtocol(HttpToolsProtocol):
         self.transport.write(head % len(body) + b"connection: close\r\n\r\n" + body)
         self.transport.close()
 
+    def on_response_complete(self) -> None:
+        """As uvicorn's; but the timer that ends an idle connection is set once, and looks for itself how
+        long that has been: one for each request costs as much as parsing its headers."""
+        if self.pipeline or self.transport.is_closing():
+            super().on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        self.flow.resume_reading()
+        self._answered = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._set_timer(self.timeout_keep_alive)
+
+    def timeout_keep_alive_handler(self) -> None:
+        self.timeout_keep_alive_task = None
+        if not self.cycle.response_complete:  # its end sets the timer again
+            return
+        left = self._answered + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._set_timer(left)
+        else:
+            super().timeout_keep_alive_handler()
+
+    def _set_timer(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+
+    def _unset_keepalive_if_required(self) -> None:
+        """Called whenever something arrives: the timer stays."""
+
     def connection_lost(self, exc: Exception | None) -> None:
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
         if type(self.cycle) is Exchange:
             self.cycle.abandon()
             self.cycle = None
@@ -175,8 +206,11 @@ class TensorProtocol(HttpToolsProtocol):
 
     def _place(self, headers: Headers) -> tuple[str, str | None] | None:
         """Model and version of a request that can go the short way; None for any other."""
-        url, parser, cycle = self.url, self.parser, self.cycle
-        if not url.endswith(b"/infer") or b"%" in url or parser.get_method() != b"POST":
+        place = self.routes.match_url(self.url)
+        if place is None:
+            return None
+        parser, cycle = self.parser, self.cycle
+        if parser.get_method() != b"POST":
             return None
         if parser.get_http_version() != "1.1" or parser.should_upgrade() or self.flow.write_paused:
             return None

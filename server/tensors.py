@@ -27,10 +27,12 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = dict[bytes, bytes]
 Response = tuple[int, list[tuple[bytes, bytes]], bytes]  # status, headers without the length, body
+Place = tuple[str, str | None]  # a model's name, and the version if one is named
 
 JSON = (b"content-type", b"application/json")
 BINARY = (b"content-type", b"application/octet-stream")
 HINT = (b"dlcb-hint", b"as binary tensors this is several times faster: send Inference-Header-Content-Length")
+LARGE_DIGITS = len(str(LARGE_JSON))
 PATHS_KEPT = 1024
 COMPRESS_FROM = 1024  # bytes of an answer
 ERROR_KEPT = 2000  # characters
@@ -56,16 +58,21 @@ class TensorRoutes:
         self._access = Access(settings.keys)
         self._log_every = settings.access_log_every
         self._count = 0
-        self._known: dict[str, tuple[str, str | None] | None] = {}
+        self._known: dict[bytes, Place | None] = {}
 
-    def match(self, path: str) -> tuple[str, str | None] | None:
+    def match(self, path: str) -> Place | None:
         """Model name and version of an inference path; None for any other path."""
+        return _parse(path)
+
+    def match_url(self, url: bytes) -> Place | None:
+        """As `match`, of a URL as it was sent; None also for one with escapes or a query."""
         try:
-            return self._known[path]
+            return self._known[url]
         except KeyError:
             if len(self._known) >= PATHS_KEPT:
                 self._known.clear()
-            found = self._known[path] = _parse(path)
+            plain = url.isascii() and b"%" not in url and b"?" not in url
+            found = self._known[url] = _parse(url.decode()) if plain else None
             return found
 
     def admit(self, headers: Headers, name: str, version: str | None) -> tuple[ServedModel, int]:
@@ -202,12 +209,15 @@ def failure(error: BaseException) -> Response:
 def _is_large_json(headers: Headers, answer: bytes) -> bool:
     """Whether the request, which asked for JSON, or its answer holds so many numbers that JSON is what takes
     the time."""
+    if len(answer) > LARGE_JSON:
+        return True
     size = headers.get(b"content-length", b"")
-    asked = int(size) if size.isdigit() and b"inference-header-content-length" not in headers else 0
-    return max(asked, len(answer)) > LARGE_JSON
+    if len(size) < LARGE_DIGITS or b"inference-header-content-length" in headers:
+        return False
+    return size.isdigit() and int(size) > LARGE_JSON
 
 
-def _parse(path: str) -> tuple[str, str | None] | None:
+def _parse(path: str) -> Place | None:
     match path.split("/"):
         case ["", "v1" | "v2", "models", name, "infer"] if name:
             return name, None

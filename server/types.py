@@ -78,17 +78,17 @@ class State(enum.StrEnum):
 
 @dataclass(slots=True)
 class Duration:
-    """A count of events and the nanoseconds they took together."""
+    """A count of events and the time they took together."""
 
     count: int = 0
-    ns: int = 0
+    seconds: float = 0.0
 
     def add(self, count: int, seconds: float) -> None:
         self.count += count
-        self.ns += int(seconds * 1e9)
+        self.seconds += seconds
 
     def to_json(self) -> dict[str, int]:
-        return {"count": self.count, "ns": self.ns}
+        return {"count": self.count, "ns": int(self.seconds * 1e9)}
 
 
 @dataclass(slots=True)

@@ -126,21 +126,18 @@ class Worker:
     def _run_inputs(self, model: Any, job: dict[str, Any]) -> tuple[dict[str, Any], list[Slot]]:
         view = self._inputs.view(job["slot"])
         arrays = {
-            name: numpy.frombuffer(view[offset : offset + size], array).reshape(shape)
-            for name, array, offset, size, shape in job["inputs"]
+            name: numpy.ndarray(shape, array, view, offset) for name, array, offset, shape in job["inputs"]
         }
         start = time.perf_counter()
         outcome = self._run(job["model"], model, arrays)
         ran = time.perf_counter()
-        total = sum(aligned(array.nbytes) for array in outcome.outputs.values())
-        slot, new = self._take(total)
+        outputs = outcome.outputs.items()
+        slot, new = self._take(sum([aligned(array.nbytes) for _name, array in outputs]))
         described, offset = [], 0
-        for name, array in outcome.outputs.items():
-            size = array.nbytes
-            target = numpy.frombuffer(slot.view[offset : offset + size], array.dtype).reshape(array.shape)
-            numpy.copyto(target, array)
-            described.append((name, slot.number, offset, size, array.shape))
-            offset = aligned(offset + size)
+        for name, array in outputs:
+            numpy.ndarray(array.shape, array.dtype, slot.view, offset)[...] = array
+            described.append((name, slot.number, offset, array.nbytes, array.shape))
+            offset = aligned(offset + array.nbytes)
         return {"outputs": described, **_done(job, slot, new, outcome, start, ran)}, new
 
     def _run_body(self, model: Any, job: dict[str, Any]) -> tuple[dict[str, Any], list[Slot]]:

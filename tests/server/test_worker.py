@@ -60,7 +60,7 @@ class Front:
             "new": [slot.number],
             "drop": [],
             "free": [],
-            "inputs": [("x", "<f4", 0, array.nbytes, array.shape)],
+            "inputs": [("x", "<f4", 0, array.shape)],
         }
         self.jobs.send(message, [slot.file])
 
