@@ -71,6 +71,26 @@ class Lane(Protocol):
         """A slot of ours is gone; the worker should drop its mapping."""
 
 
+@dataclass(eq=False, slots=True)
+class Receiving:
+    """A body that is still coming: what there is of it counts as in flight."""
+
+    batcher: Batcher
+    model: ServedModel
+    size: int = 0
+
+    def grow(self, size: int) -> None:
+        """So many bytes are there now. QueueFull when that is more than all requests may have."""
+        self.batcher.inflight_bytes += size - self.size
+        self.size = size
+        self.batcher.room(self.model, 0)
+
+    def end(self) -> None:
+        """The body is whole, or will never be."""
+        self.batcher.inflight_bytes -= self.size
+        self.size = 0
+
+
 @dataclass
 class Batcher:
     """All queues of a front. Everything runs in the event loop's thread."""

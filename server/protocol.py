@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from dlcb.server.errors import ServerError, TooLarge
+from dlcb.server.batcher import Receiving
+from dlcb.server.errors import QueueFull, ServerError, TooLarge
 from dlcb.server.tensors import JSON
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from dlcb.server.tensors import Headers, Response, TensorRoutes
     from dlcb.server.waiting import Pending
 
-COPIED = 1 << 16  # bytes of a body up to which head and body are joined for one write
+COPIED = 1 << 16  # bytes of a body up to which it is small: head and body of an answer go in one write
 
 _OK_JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
 _STATUS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
@@ -31,7 +32,7 @@ class Exchange:
     and `keep_alive` mean what they mean there."""
 
     __slots__ = (
-        "_connection", "_headers", "_limit", "_model", "_name", "_parts", "_pending", "_size",
+        "_connection", "_headers", "_limit", "_model", "_name", "_parts", "_pending", "_receiving", "_size",
         "disconnected", "keep_alive", "response_complete",
     )  # fmt: skip
 
@@ -47,6 +48,7 @@ class Exchange:
         self._limit = 0
         self._model: ServedModel | None = None
         self._pending: Pending | None = None
+        self._receiving: Receiving | None = None
 
     def open(self, version: str | None) -> None:
         """The headers are there: refuse the request now, or wait for its body."""
@@ -64,9 +66,27 @@ class Exchange:
         self._size += len(part)
         if self._size > self._limit:
             self._fail(TooLarge(f"the body is over the limit of {self._limit} bytes"))
+        elif self._size > COPIED:
+            self._count()
+
+    def _count(self) -> None:
+        """What there is of a large body counts as in flight; of a small one only the whole does."""
+        if self._receiving is None:
+            assert self._model is not None
+            self._receiving = Receiving(self._connection.routes.dataplane.batcher, self._model)
+        try:
+            self._receiving.grow(self._size)
+        except QueueFull as error:
+            self._fail(error)
+
+    def _received(self) -> None:
+        if self._receiving is not None:
+            self._receiving.end()
+            self._receiving = None
 
     def run(self) -> None:
         """The body is whole."""
+        self._received()
         parts, model = self._parts, self._model
         assert model is not None
         body = parts[0] if len(parts) == 1 else b"".join(parts)
@@ -87,11 +107,13 @@ class Exchange:
     def abandon(self) -> None:
         """The connection is gone."""
         self.disconnected = True
+        self._received()
         if self._pending is not None:
             self._connection.routes.dataplane.batcher.cancel(self._pending, "disconnect")
             self._pending = None
 
     def _fail(self, error: Exception) -> None:
+        self._received()
         self._send(self._connection.routes.failure(self._name, error))
 
     def _send(self, response: Response) -> None:

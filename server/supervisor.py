@@ -89,7 +89,7 @@ class Supervisor:
             "handle": model.handle,
             "source": model.source.to_json(),
             "artifact": model.artifact_key,
-            "probes": model.probes if self._settings.compile else (),  # a new rank would ask for a compilation
+            "probes": model.probes if self._settings.compile else (),  # a new rank asks for a compilation
             "padding": None if model.padding is None else model.padding.to_json(),
         }
         self._loads[model.handle] = message

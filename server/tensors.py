@@ -14,6 +14,7 @@ import orjson
 from dlcb.compiler import RequestError
 from dlcb.server import codec
 from dlcb.server.access import Access
+from dlcb.server.batcher import Receiving
 from dlcb.server.dataplane import LARGE_JSON, Answer, Dataplane, deliver_to
 from dlcb.server.errors import QueueFull, ServerError, TooLarge, Unauthorized, status_and_message
 from dlcb.server.metrics import Metrics
@@ -146,7 +147,11 @@ class TensorRoutes:
             return 405, [JSON, (b"allow", b"POST")], b'{"error":"inference takes POST"}'
         headers: Headers = dict(scope["headers"])
         model, limit = self.admit(headers, name, version)
-        body = await read_body(receive, limit)
+        receiving = Receiving(self.dataplane.batcher, model)
+        try:
+            body = await read_body(receive, limit, grow=receiving.grow)
+        finally:
+            receiving.end()
         encoding = headers.get(b"content-encoding")
         if encoding is not None and encoding != b"identity":
             body = await self._unpack(body, encoding.decode("latin-1").strip().lower(), limit)
@@ -173,16 +178,18 @@ class TensorRoutes:
             log.info("request", extra={"fields": {"model": name, "status": status, "number": self._count}})
 
 
-async def read_body(receive: Receive, limit: int, message: Message | None = None) -> bytes:
-    """The whole body; `message` is its first piece if that was read. TooLarge as soon as `limit` bytes are
+async def read_body(receive: Receive, limit: int, grow: Callable[[int], None] | None = None) -> bytes:
+    """The whole body; `grow` is told how much of it has come. TooLarge as soon as `limit` bytes are
     passed."""
-    message = message or await receive()
+    message = await receive()
     body: bytes = message.get("body", b"")
     if message.get("more_body"):
         chunks, size = [body], len(body)
         while message.get("more_body"):
             if size > limit:
                 raise TooLarge(f"the body is over the limit of {limit} bytes")
+            if grow is not None:
+                grow(size)
             message = await receive()
             chunk = message.get("body", b"")
             chunks.append(chunk)

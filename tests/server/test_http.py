@@ -12,8 +12,17 @@ from contextlib import closing
 import httpx
 import pytest
 
-from .conftest import LiveServer
+from .conftest import LiveServer, Start
+from .test_lifecycle import until
 
+SMALL = """
+server: {host: 127.0.0.1, port: 0, spares: 0, backend: eager_model, limits: {inflight_bytes: 1000000}}
+models:
+  - name: identity
+    factory: eager_model:identity
+    inputs: [{name: x, datatype: FP32, shape: [batch, width]}]
+    outputs: [y]
+"""
 Answer = tuple[int, dict[str, str], bytes]
 
 
@@ -201,3 +210,35 @@ def test_garbage_behind_a_request_that_runs_ends_only_its_connection(server: Liv
         assert first.ended()
         second.send(request(body(4), model="sleepy"))
         assert data_of(second.response()) == [4]
+
+
+@pytest.mark.parametrize("headers", [(), (b"transfer-encoding: chunked",)], ids=["length", "chunked"])
+def test_what_has_come_of_a_body_counts_as_in_flight(launch: Start, headers: tuple[bytes, ...]) -> None:
+    """Of 1,000,000 bytes one client holds 600,000 with half a request: another's 600,000 are too many until
+    it leaves."""
+    server = launch(SMALL)
+    data = body(*[0.25] * 100_000)
+    assert 590_000 < len(data) < 610_000
+
+    def sent(connection: Connection, share: float) -> None:
+        cut = int(share * len(data))
+        if headers:
+            connection.send(request(b"", *headers, length=False), b"%x\r\n" % cut, data[:cut], b"\r\n")
+        else:
+            connection.send(request(data)[: -len(data)], data[:cut])
+
+    def in_flight(client: httpx.Client) -> float:
+        lines = client.get("/metrics").text.splitlines()
+        return next(float(line.split()[1]) for line in lines if line.startswith("dlcb_inflight_bytes "))
+
+    with server.client() as client, closing(Connection(server)) as second:
+        with closing(Connection(server)) as first:
+            sent(first, 0.95)
+            until(lambda: in_flight(client) > 500_000)
+            sent(second, 0.9)
+            status, fields, content = second.response()
+            assert status == 429 and "retry-after" in fields and b"1000000" in content
+        until(lambda: in_flight(client) == 0)
+        answer = client.post("/v2/models/identity/infer", content=data)
+        assert answer.status_code == 200
+        assert in_flight(client) == 0

@@ -229,7 +229,7 @@ def test_models_are_loaded_and_unloaded_by_name(client: httpx.Client) -> None:
 
 
 def test_V6_requests_are_answered_while_another_model_loads(client: httpx.Client) -> None:
-    """None of them waits for it. (How much a real compilation moves the p99 is the load test's to measure.)"""
+    """None of them waits for it. (How much a compilation moves the p99 is the load test's to measure.)"""
     path = "/v2/repository/models/slow_to_compile"
     loads: list[httpx.Response] = []
     thread = threading.Thread(target=lambda: loads.append(client.post(f"{path}/load", headers=ADMIN)))
