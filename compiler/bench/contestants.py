@@ -82,7 +82,7 @@ class Ours:
     """A compiled model; nothing is compiled for a shape. `promote` uses idle moments, as the server does, to
     record plans."""
 
-    call: Callable[..., object]
+    call: Callable[..., Sequence[torch.Tensor]]
     name: str = "ours"
     promote: Callable[[], bool] = lambda: False
 

@@ -3,7 +3,7 @@ least time it can take, so that "times the floor" compares operators, types and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
@@ -16,6 +16,7 @@ UNARY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "layer_norm": lambda x: functional.layer_norm(x, x.shape[-1:]),
     "row_sum": lambda x: x.sum(dim=1),
     "column_sum": lambda x: x.sum(dim=0),
+    "total": lambda x: x.sum(),
     "transpose": lambda x: x.transpose(0, 1).contiguous(),
 }
 BINARY: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -23,8 +24,10 @@ BINARY: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "gather": lambda table, index: table[index],
 }
 DTYPES = ("float32", "float16")
-WIDTH = 1024
+WIDTHS = (1024, 1023)  # columns: at 1023 most rows start off every alignment
+_FIXED = ("layer_norm", "gather")  # whose width is part of the program
 _ROWS = {"cpu": 8192, "cuda": 65536}
+_LONG = {"cpu": 1 << 21, "cuda": 1 << 24}
 _TABLE_ROWS = 4096
 
 
@@ -51,28 +54,40 @@ def kernel_module(operator: str) -> nn.Module:
     return Unary(operator) if operator in UNARY else Binary(operator)
 
 
-def kernel_source(operator: str, dtype: str) -> ModelSource:
+def kernel_sources(device: str) -> Iterator[tuple[ModelSource, tuple[dict[str, int], ...], str]]:
+    """Each operator at each dtype, with the sizes it is measured at, far beyond the caches, and the dtype."""
+    for operator in (*UNARY, *BINARY):
+        for dtype in DTYPES:
+            if operator not in _FIXED:
+                yield kernel_source(operator, dtype), _free_sizes(operator, device), dtype
+                continue
+            for odd, width in enumerate(WIDTHS):
+                yield kernel_source(operator, dtype, width), ({"rows": _ROWS[device] + odd},), dtype
+
+
+def _free_sizes(operator: str, device: str) -> tuple[dict[str, int], ...]:
+    shapes = [(_ROWS[device] + odd, width) for odd, width in enumerate(WIDTHS)]
+    shapes += {"row_sum": [(4, _LONG[device])], "column_sum": [(_LONG[device], 4)]}.get(operator, [])
+    return tuple({"rows": rows, "columns": columns} for rows, columns in shapes)
+
+
+def kernel_source(operator: str, dtype: str, width: int = WIDTHS[0]) -> ModelSource:
     """The operator registered for a dtype. Rows and columns are free, but for the norm's width and the
     gather's table."""
-    matrix = InputDeclaration("x", dtype, ("rows", WIDTH if operator == "layer_norm" else "columns"))
+    matrix = InputDeclaration("x", dtype, ("rows", width if operator == "layer_norm" else "columns"))
     inputs = {
         "pointwise": (matrix, InputDeclaration("y", dtype, ("rows", "columns"))),
         "gather": (
-            InputDeclaration("x", dtype, (_TABLE_ROWS, WIDTH)),
+            InputDeclaration("x", dtype, (_TABLE_ROWS, width)),
             InputDeclaration("y", "int64", ("rows",), (0, _TABLE_ROWS)),
         ),
     }
+    name = operator if width == WIDTHS[0] else f"{operator} {width}"
     return ModelSource(
-        f"{operator} {dtype.replace('float', 'fp')}",
+        f"{name} {dtype.replace('float', 'fp')}",
         "1",
         factory=f"{__name__}:kernel_module",
         arguments={"operator": operator},
         inputs=inputs.get(operator, (matrix,)),
         outputs=("output",),
     )
-
-
-def kernel_sizes(operator: str, device: str) -> dict[str, int]:
-    """Sizes far beyond the caches."""
-    sizes = {"rows": _ROWS[device]}
-    return sizes if operator in ("layer_norm", "gather") else {**sizes, "columns": WIDTH}

@@ -14,14 +14,18 @@ from typing import Any
 import torch
 from torch import nn
 
+from dlcb.compiler import artifact as artifacts
 from dlcb.compiler.bench.contestants import Call, Contestant, Ours, TorchCompile, peers
 from dlcb.compiler.bench.floors import bytes_at_least
 from dlcb.compiler.bench.measure import interleaved, once
+from dlcb.compiler.bench.schedules import is_scalar, with_variants
 from dlcb.compiler.bench.suites import Case, case_inputs
 from dlcb.compiler.bridge.agreement import Reference, compare
 from dlcb.compiler.bridge.capture import load_module
 from dlcb.compiler.driver import CompiledModel, compile_model, load_model, options_for
-from dlcb.kernel_cache import open_store
+from dlcb.compiler.runtime.cuda import CudaDevice
+from dlcb.compiler.thunks.dynamic import ProgramThunk
+from dlcb.kernel_cache import Store, open_store
 
 _UNSEEN_STEP = 1  # a size never seen before is the next odd one
 
@@ -90,14 +94,16 @@ def run_case(
         module = load_module(case.source).to(device)
         plain = load_model(case.source, compilation.artifact_key, store, device=device)
         contestants: list[Contestant] = [*peers(module, peer_names), Ours(model.call, promote=model.promote)]
-        if device == "cuda":
+        if device == "cuda" and case.single_kernel:
+            contestants.append(Ours(_scalar(compilation.artifact_key, store), "ours, width 1"))
+        elif device == "cuda":
             contestants.append(Ours(plain.call, "ours, no graphs"))
         reference = Reference(module)
         rows = [
             _measure(case, sizes, contestants, reference, model, device, rounds, seed + k)
             for k, sizes in enumerate(case.sizes)
         ]
-        for row in rows:
+        for row in rows if not case.single_kernel else ():
             row.first_call = _first_calls(case, row.sizes, module, plain, device, seed)
     compiles = {c.name: c.seconds for c in contestants if isinstance(c, TorchCompile)}
     report = compilation.report
@@ -105,6 +111,14 @@ def run_case(
         case.source.name, rows, {"ours cold": cold, "ours warm": warm, **compiles}, dict(report.seconds),
         len(report.kernels), report.library_calls, report.eager_nodes,
     )  # fmt: skip
+
+
+def _scalar(artifact_key: str, store: Store) -> Callable[..., Sequence[torch.Tensor]]:
+    """A single kernel without weights, of which only variants that move one element an access may run."""
+    program = artifacts.load(artifact_key, store).program
+    assert program is not None
+    thunk = ProgramThunk(with_variants(program, is_scalar), {}, store, CudaDevice())
+    return lambda *tensors: thunk.run(tensors).outputs
 
 
 def _timed(action: Callable[[], Any]) -> tuple[Any, float]:
@@ -125,7 +139,8 @@ def _measure(
 ) -> Row:
     inputs = case_inputs(case, sizes, device, seed)
     row = Row(case.source.name, dict(sizes))
-    for deviation in compare(model.call, reference, inputs, case.source.outputs):
+    ours = [c.call for c in contestants if isinstance(c, Ours)] if case.single_kernel else [model.call]
+    for deviation in (d for call in ours for d in compare(call, reference, inputs, case.source.outputs)):
         row.agrees &= deviation.agrees
         row.error, row.eager_error = (
             max(row.error, deviation.error),

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dlcb.compiler.bench.kernels import BINARY, DTYPES, UNARY, kernel_sizes, kernel_source
+from dlcb.compiler.bench.kernels import kernel_sources
 from dlcb.compiler.bridge.agreement import random_inputs
 from dlcb.compiler.errors import CaptureError, UnknownName
 from dlcb.compiler.source import InputDeclaration, ModelSource
@@ -33,6 +33,7 @@ class Case:
     masks: Mapping[str, str] = field(
         default_factory=dict
     )  # input name -> how it is filled: "padding" or "ones"
+    single_kernel: bool = False  # measured at width 1 too, and not at unseen sizes
 
 
 def _source(
@@ -237,9 +238,7 @@ def models(dtype: str) -> tuple[Case, ...]:
 
 def _kernels(device: str) -> tuple[Case, ...]:
     return tuple(
-        Case(kernel_source(operator, dtype), (kernel_sizes(operator, device),), dtype)
-        for operator in (*UNARY, *BINARY)
-        for dtype in DTYPES
+        Case(source, sizes, dtype, single_kernel=True) for source, sizes, dtype in kernel_sources(device)
     )
 
 
