@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from dlcb.compiler.errors import ToolchainError
+from dlcb.compiler.errors import ShapeError, ToolchainError
 from dlcb.compiler.options import Target
 from dlcb.kernel_cache import LayeredStore
 
 from . import draw
-from .bridged import captured
+from .bridged import captured, is_wrongly_declared
 from .compiled import CPP, Ready, load, ready
 from .judge import Verdict, judge
 from .program import Program, graph, operators, show
@@ -65,6 +65,11 @@ def campaign(seeds: Sequence[int], way: Way, tally: Tally) -> None:
         tally.programs += 1
         try:
             batch.append((program, *_prepared(program, way)))
+        except ShapeError as error:
+            if way.bridge and is_wrongly_declared(program):
+                tally.verdict.refused += 1
+            else:
+                tally.failures.append(_failure(program, "compile", error))
         except Exception as error:  # whatever a stage raises is what we are looking for
             tally.failures.append(_failure(program, "compile", error))
     for program, each, _ in batch:
