@@ -6,7 +6,7 @@ is and how it is spoken to is a row of `CONTESTANTS`.
 """
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,20 +114,20 @@ CONTESTANTS = (
 )
 
 
-def write_weights(file: Path) -> dict[str, np.ndarray]:
+def write_weights(file: Path) -> list[np.ndarray]:
     """The perceptron's weights as the peers read them: of each layer the matrix, to be multiplied from the
     right, and the bias."""
     models = importlib.import_module("dlcb.loadtest.models")  # brings PyTorch, which takes seconds
-    weights = [value.numpy() for value in models.perceptron([128, 256, 128]).state_dict().values()]
-    named = {f"layer{number}": np.ascontiguousarray(value.T) for number, value in enumerate(weights)}
-    np.savez(file, **named)
-    return named
+    values = models.perceptron([128, 256, 128]).state_dict().values()
+    weights = [np.ascontiguousarray(value.numpy().T) for value in values]
+    np.savez(file, *weights)
+    return weights
 
 
-def expected(model: str, x: np.ndarray, weights: Mapping[str, np.ndarray]) -> np.ndarray:
+def expected(model: str, x: np.ndarray, weights: Sequence[np.ndarray]) -> np.ndarray:
     """The output's row, in float64."""
     row = x[0].astype(np.float64)
     if model == "perceptron":
-        first, first_bias, second, second_bias = (value.astype(np.float64) for value in weights.values())
+        first, first_bias, second, second_bias = (value.astype(np.float64) for value in weights)
         return np.maximum(row @ first + first_bias, 0) @ second + second_bias
     return row if model == "identity" else row.mean(keepdims=True)
