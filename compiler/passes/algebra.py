@@ -6,10 +6,12 @@ Weight values are never seen here: new weights are expressions over parameters, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from dlcb.compiler.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32
-from dlcb.compiler.expr.node import ONE, ZERO, index
+from dlcb.compiler.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, DType
+from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.node import ONE, ZERO, equal, index
 from dlcb.compiler.ir import ops
 from dlcb.compiler.ir.graph import Graph, GraphBuilder, Node, Value, rewrite
 from dlcb.compiler.passes.access import from_coordinates
@@ -125,3 +127,36 @@ def _everywhere(value: Value, system: System) -> bool | int | float | None:
 def _always_true(value: Value) -> bool:
     node = value.producer
     return node is not None and node.op is ops.full and node.attributes["value"] is True
+
+
+def additive_masks(graph: Graph, *, row_multiple: int = 1) -> Graph:
+    """attention(.., mask) -> attention(.., where(mask, 0, -inf)) for a mask of booleans: what PyTorch makes
+    of it in every call is made once for all layers that share it. Its rows start at multiples of
+    `row_multiple` elements, since fused attention copies masks whose rows do not."""
+    made: dict[Value, Value] = {}
+
+    def replace(build: GraphBuilder, node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
+        if node.op is not ops.attention or len(inputs) < 4 or inputs[3].dtype is not BOOL:
+            return None
+        query, key, value, mask = inputs
+        if mask not in made:
+            made[mask] = _spaced(build, _to_add(build, mask, query.dtype), key.shape[-2], row_multiple)
+        return (build.apply(ops.attention, query, key, value, made[mask], **node.attributes),)
+
+    return rewrite(graph, replace)
+
+
+def _to_add(build: GraphBuilder, mask: Value, dtype: DType) -> Value:
+    passed, hidden = (build.apply(ops.full, shape=(), value=v, dtype=dtype) for v in (0.0, -math.inf))
+    return build.apply(ops.where, mask, passed, hidden)
+
+
+def _spaced(build: GraphBuilder, mask: Value, length: Expr, multiple: int) -> Value:
+    """The same mask as the beginnings of rows whose length is a multiple of `multiple`."""
+    if multiple == 1 or build.system.known(equal(mask.shape[-1], length)) is not True:
+        return mask
+    before = (ZERO,) * mask.rank
+    after = (*before[:-1], (-length) % multiple)
+    rows = build.apply(ops.pad, mask, low=before, high=after, value=-math.inf, mode="constant")
+    rows = build.apply(ops.contiguous, rows)
+    return build.apply(ops.slice, rows, axis=mask.rank - 1, start=ZERO, stop=length, step=1)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import equal, product
+from dlcb.compiler.ir import ops
 from dlcb.compiler.ir.graph import Graph, Node, Value
 from dlcb.compiler.passes.access import Reading, read
 from dlcb.compiler.passes.cost import is_cheap, is_expensive
@@ -72,6 +73,8 @@ class _Fusion:
         if self._comes_in_memory(value):
             return
         base = self.views.of(value)
+        if base is not None and base[0].producer is not None and base[0].producer.op is ops.contiguous:
+            self._force(base[0])  # that is what this operator says
         if base is not None and (self._comes_in_memory(base[0]) or base[0] in self.forced):
             self.viewed[value] = ViewStep(value, *base)
         else:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.ir.graph import Graph, Node, Value, live
-from dlcb.compiler.passes.algebra import evaluate_coordinates, fold_batch_norms, merge_linears
+from dlcb.compiler.passes.algebra import (
+    additive_masks,
+    evaluate_coordinates,
+    fold_batch_norms,
+    merge_linears,
+)
 from dlcb.compiler.passes.channels_last import channels_last
 from dlcb.compiler.passes.decompose import decompose
 from dlcb.compiler.passes.epilogues import fuse_epilogues, split_biases
@@ -32,7 +38,9 @@ class Pass:
     targets: frozenset[str] = frozenset({"cpp", "cuda"})
 
 
-_CUDA = frozenset({"cuda"})
+_CPP, _CUDA = frozenset({"cpp"}), frozenset({"cuda"})
+
+_MASK_ROWS = 8  # elements; what PyTorch's fused attention on CUDA asks of a mask's strides
 
 PASSES: tuple[Pass, ...] = (
     Pass("fold_batch_norms", fold_batch_norms),
@@ -40,6 +48,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("sink_row_movements", sink_row_movements),
     Pass("decompose", lambda graph: decompose(graph, keep=LIBRARY)),
     Pass("evaluate_coordinates", evaluate_coordinates),
+    Pass("additive_masks", additive_masks, _CPP),
+    Pass("additive_masks", partial(additive_masks, row_multiple=_MASK_ROWS), _CUDA),
     Pass("channels_last", channels_last),
     Pass("fuse_epilogues", fuse_epilogues),
     Pass("products", products, _CUDA),

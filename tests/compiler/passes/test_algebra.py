@@ -8,9 +8,17 @@ from pass_programs import Program
 
 from dlcb.compiler.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT64
 from dlcb.compiler.expr.node import as_expr
+from dlcb.compiler.expr.node import evaluate as size_of
 from dlcb.compiler.ir.graph import Graph, Value
 from dlcb.compiler.ir.reference import evaluate
-from dlcb.compiler.passes.algebra import evaluate_coordinates, fold_batch_norms, merge_linears
+from dlcb.compiler.passes.algebra import (
+    additive_masks,
+    evaluate_coordinates,
+    fold_batch_norms,
+    merge_linears,
+)
+from dlcb.compiler.passes.pipeline import run_passes, schedule
+from dlcb.compiler.passes.steps import KernelStep, ViewStep
 
 
 def attended(p: Program, make_mask) -> Graph:
@@ -95,3 +103,35 @@ def test_a_batch_norm_joins_the_convolution_before_it(dtype, bias: bool) -> None
     np.testing.assert_allclose(
         evaluate(folded, inputs, values)[0], evaluate(graph, inputs, values)[0], rtol=1e-6, atol=1e-6
     )
+
+
+def two_layers_with_a_mask() -> Graph:
+    p = Program()
+    batch, length = p.size("batch"), p.size("length")
+    mask = p.input("mask", batch, 1, 1, length, dtype=BOOL)
+    x = p.input("x", batch, 2, length, 4)
+    for _ in range(2):
+        x = p.exp(p.attention(x, x, x, mask, scale=0.5, causal=False))
+    return p.graph(x)
+
+
+@pytest.mark.parametrize("length", [3, 8, 9])
+@pytest.mark.parametrize("multiple", [1, 8])
+def test_a_mask_of_booleans_becomes_one_to_add(length: int, multiple: int) -> None:
+    graph = two_layers_with_a_mask()
+    changed = additive_masks(graph, row_multiple=multiple)
+    masks = {node.inputs[3] for node in changed.nodes if node.op.name == "attention"}
+    assert [mask.dtype for mask in masks] == [FLOAT32]  # one for both layers
+    random = np.random.default_rng(0)
+    mask = random.random((2, 1, 1, length)) < 0.5
+    mask[..., 0] = True
+    given = {"x": random.normal(size=(2, 2, length, 4)), "mask": mask}
+    np.testing.assert_allclose(evaluate(changed, given)[0], evaluate(graph, given)[0], atol=1e-12)
+
+
+def test_rows_of_a_mask_start_where_fused_attention_wants_them() -> None:
+    plan = schedule(run_passes(two_layers_with_a_mask(), "cuda"))
+    (mask,) = (step for step in plan.steps if isinstance(step, ViewStep))
+    for size, stride in ((3, 8), (8, 8), (9, 16), (0, 0)):
+        assert size_of(mask.layout.strides[-2], {"length": size}) == stride
+    assert sum(isinstance(step, KernelStep) for step in plan.steps) == 3  # the mask and two exponentials
