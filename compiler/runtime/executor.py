@@ -75,9 +75,9 @@ class Executor:
         found = self.cache.peek((key, True)) or self.cache.peek((key, False))
         return _numbers(found) if found else self.interpreter.plan(self._bind(shapes))
 
-    def hottest(self, least_runs: int, least_steps: int) -> Plan | None:
+    def hottest(self, least_runs: int, least_launches: int) -> Plan | None:
         """The plan that ran most often among those that could be recorded, are not, and have so many runs and
-        steps."""
+        launches."""
         hot = [
             plan
             for plan in self.cache
@@ -85,7 +85,7 @@ class Executor:
             and plan.recordable
             and plan.recorded is None
             and plan.runs >= least_runs
-            and plan.steps >= least_steps
+            and plan.launches >= least_launches
         ]
         return max(hot, key=lambda plan: plan.runs, default=None)
 

@@ -60,11 +60,11 @@ class Recorder:
         device: torch.device,
         *,
         least_runs: int = 8,
-        least_steps: int = 3,
+        least_launches: int = 3,
         copied_bytes: int = 64 << 20,
         limit_bytes: int = 2 << 30,
     ) -> None:
-        self._device, self._least_runs, self._least_steps = device, least_runs, least_steps
+        self._device, self._least_runs, self._least_launches = device, least_runs, least_launches
         self._copied_bytes, self._limit_bytes = copied_bytes, limit_bytes
         self._stream = torch.cuda.Stream(device)
         self._recorded: WeakSet[Plan] = WeakSet()
@@ -82,7 +82,7 @@ class Recorder:
     def promote(self, executor: Executor) -> bool:
         """Record the hottest plan that deserves it; False when there is none. Call it when nothing waits to
         run."""
-        plan = executor.hottest(self._least_runs, self._least_steps)
+        plan = executor.hottest(self._least_runs, self._least_launches)
         if plan is None:
             return False
         inputs = self._fixed_inputs(executor, plan)

@@ -90,14 +90,11 @@ class Plan:
         self.runs = 0  # since it was prepared, counted by who runs it
         self.recorded: Recorded | None = None  # the same as one graph, where the device has such
         calls = [step.call for step in concrete.steps if isinstance(step, ConcreteCall)]
+        # what a run costs the host, in launches of kernels: PyTorch's dispatch makes a call dearer
+        self.launches = sum(step is not None for step in concrete.steps) + len(calls)
         # a run only enqueues work: it looks at no index and reads no size on the way
         self.recordable = not concrete.segment.binds and not any(call.checks for call in calls)
         self._outputs = tuple(builder.output(name) for name in outputs)
-
-    @property
-    def steps(self) -> int:
-        """How many functions a run calls."""
-        return len(self._steps)
 
     def fits(self, around: Surroundings) -> bool:
         """Whether the plan's addresses and stream are still those to use."""

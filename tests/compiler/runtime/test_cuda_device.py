@@ -93,7 +93,7 @@ def test_a_bad_index_leaves_the_device_usable(thunk: ProgramThunk, weights) -> N
 
 
 def test_recorded_plans_give_the_same_and_find_bad_indices(thunk: ProgramThunk, weights) -> None:
-    recorder = Recorder(torch.device("cuda", 0), least_runs=2, least_steps=1)
+    recorder = Recorder(torch.device("cuda", 0), least_runs=2, least_launches=1)
     assert not recorder.promote(thunk.executor)
     shapes = [(2, 7), (4, 4)]
     for shape in shapes * 2:
@@ -118,7 +118,7 @@ def test_recorded_plans_give_the_same_and_find_bad_indices(thunk: ProgramThunk, 
 
 
 def test_the_pool_of_graphs_is_bounded(thunk: ProgramThunk, weights) -> None:
-    recorder = Recorder(torch.device("cuda", 0), least_runs=1, least_steps=1, limit_bytes=0)
+    recorder = Recorder(torch.device("cuda", 0), least_runs=1, least_launches=1, limit_bytes=0)
     ids = draw(5, 6)
     for _ in range(3):
         thunk.run([ids])
@@ -129,7 +129,7 @@ def test_the_pool_of_graphs_is_bounded(thunk: ProgramThunk, weights) -> None:
 
 
 def test_growth_of_the_arena_does_not_disturb_a_recorded_plan(thunk: ProgramThunk, weights) -> None:
-    recorder = Recorder(torch.device("cuda", 0), least_runs=1, least_steps=1)
+    recorder = Recorder(torch.device("cuda", 0), least_runs=1, least_launches=1)
     small, large = draw(2, 3), draw(64, 200)
     thunk.run([small])
     assert recorder.promote(thunk.executor)
