@@ -62,13 +62,21 @@ class Cuda(Lowering):
 
     def _flat(self) -> None:
         first = f"blockIdx.x * {self._index_type}(blockDim.x) + threadIdx.x"
-        self._spread(
-            self.nest.loops,
-            self.nest.elements,
-            self.root,
-            first,
-            f"gridDim.x * {self._index_type}(blockDim.x)",
-        )
+        step = f"gridDim.x * {self._index_type}(blockDim.x)"
+        unrolled = f"#pragma unroll {self.variant.repeat}" if self.variant.repeat > 1 else ""
+        self._spread(self.nest.loops, self.nest.elements, self.root, first, step, unrolled)
+        if self.variant.tail:
+            self._tail(self.nest.loops[-1])
+
+    def _tail(self, lane: Expr) -> None:
+        """The last elements, fewer than an access moves, by the first threads."""
+        name, size = identifier(lane.value), self._size(lane.args[0])
+        whole = self._size(self.system.simplify(lane.args[0] // self.variant.width))
+        rest, last = Scope(self.root, frozenset((lane,))), Scope(self.root, frozenset())
+        self._store(self.nest.elements, self.root, rest)
+        last.lines.append(f"const {self._index_type} {name} = {whole} * {self.variant.width} + threadIdx.x;")
+        last.add([f"if ({name} < {size})"], rest)
+        self.root.add([f"if (blockIdx.x == 0 && threadIdx.x < {self.variant.width})"], last)
 
     def _rows(self) -> None:
         """Rows over blocks or warps; within a row, elements over the threads of the team."""
@@ -169,7 +177,13 @@ class Cuda(Lowering):
         return f"divide({numerator}, {name}, {name}_shift)"
 
     def _spread(
-        self, loops: Sequence[Expr], elements: Sequence[Element], home: Scope, first: str, step: str
+        self,
+        loops: Sequence[Expr],
+        elements: Sequence[Element],
+        home: Scope,
+        first: str,
+        step: str,
+        unrolled: str = "",
     ) -> None:
         """Store `elements` for all indices of `loops`, neighbouring ones in the lanes of one thread."""
         if not loops:
@@ -194,6 +208,7 @@ class Cuda(Lowering):
             step,
             self.variant.width,
             lanes.lane if isinstance(lanes, Lanes) else None,
+            unrolled,
         )
 
     def _chunk(self, loops: Sequence[Expr], home: Scope) -> tuple[Scope, Scope]:

@@ -12,7 +12,8 @@ from dlcb.compiler.kgen.cuda import Cuda, Lanes, first_of
 from dlcb.compiler.kgen.lower import Scope, identifier
 from dlcb.compiler.kgen.variants import THREADS
 
-_UNROLLED = "#pragma unroll 4"  # so that several loads are under way
+_UNDER_WAY = {1: 8}  # rows that a thread loads before it adds the first, by the elements of an access
+_FEWER_UNDER_WAY = 4
 
 
 class Columns(Cuda):
@@ -68,7 +69,8 @@ class Columns(Cuda):
         self._join(folds, accumulators, lanes)
         self._unroll(turn, lanes)
         slices = THREADS // across
-        self._over(loops, turn, block, f"threadIdx.x / {across}", str(slices), 1, unrolled=_UNROLLED)
+        unrolled = f"#pragma unroll {_UNDER_WAY.get(self.variant.width, _FEWER_UNDER_WAY)}"
+        self._over(loops, turn, block, f"threadIdx.x / {across}", str(slices), 1, unrolled=unrolled)
 
     def _joined_slices(self, fold: Expr, accumulator: str) -> str:
         join, shared = f"{JOINS[fold.value]}()", self._shared_for(fold)

@@ -51,8 +51,12 @@ class Tiled(Cuda):
         for number, node in enumerate(nodes):
             kind = self._pack_type(node.dtype)
             tile.lines.append(f"{kind} held{number}[{self._turns}];")
-            (offset,) = self.compute([substitute(node.args[0], {self.across: here})], reading)
-            place = f"reinterpret_cast<const {kind}*>({node.value} + ({offset[0]}))"
+            address = substitute(node.args[0], {self.across: here})
+            (offset,) = self.compute([address], reading)
+            if address not in reading.names:  # several tensors may be read at one place
+                reading.names[address] = self.fresh("p"), ATOM
+                reading.lines.append(f"const {self._index_type} {reading.names[address][0]} = {offset[0]};")
+            place = f"reinterpret_cast<const {kind}*>({node.value} + {reading.names[address][0]})"
             reading.lines.append(f"held{number}[turn] = load_if({inside}, {place});")
             each = Scope(storing, frozenset())
             each.lines.append(f"tile{number}[{row}][{column} + lane] = held{number}[turn].at[lane];")

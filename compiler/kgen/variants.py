@@ -27,6 +27,8 @@ TEAMS = (WARP, 64, 128, 256, 512, 1024)  # threads that may share a row; more th
 _KEPT = 16  # registers of a thread for values of a row: more leave too few threads to hide memory's latency
 _FREE_TEAMS = (WARP, 128, 512)  # for rows of free length: few, as each is a kernel to compile
 _WARP_TURNS = 32  # accesses of a lane in a row of which nothing is kept; a longer one is a block's
+_UNDER_WAY = 4  # scalar loads that a thread has under way at once
+_LIGHT = 40  # operations of an element, those of addresses included
 _LARGEST_INT = 2**31 - 1
 
 
@@ -42,6 +44,8 @@ class Variant:
     turns: int = 0
     shape: str = ""  # "columns" or "tile" where threads exchange elements through shared memory
     across: int = TILE  # threads side by side along the columns of a block
+    tail: bool = False  # are there elements beyond the last whole access?
+    repeat: int = 1  # elements of a thread whose loads are to be under way together
 
     @property
     def threads(self) -> int:
@@ -119,9 +123,10 @@ def _side_by_side(nest: Nest, width: int) -> bool:
     )
 
 
-def wide_guards(nest: Nest, width: int, system: System) -> tuple[Expr, ...] | None:
-    """What must hold for accesses of `width` elements; None where they cannot be had."""
-    multiples = [loop.args[0] for loop in vector_loops(nest)]
+def wide_guards(nest: Nest, width: int, system: System, whole: bool = True) -> tuple[Expr, ...] | None:
+    """What must hold for accesses of `width` elements; None where they cannot be had. Unless `whole` loops
+    may end within an access."""
+    multiples = [loop.args[0] for loop in vector_loops(nest)] if whole else []
     if nest.parts is not None and nest.parts.place in vector_loops(nest):
         multiples.append(nest.parts.total)
     for offset, dtype in accesses(nest):
@@ -211,6 +216,10 @@ def _variants(nest: Nest, system: System) -> list[tuple[Variant, tuple[Expr, ...
     width = widest(nest)
     wide = wide_guards(nest, width, system) if width > 1 else None
     made: list[tuple[Variant, tuple[Expr, ...]]] = []
+    if wide and nest.kind == "flat" and not nest.rows:
+        guards = wide_guards(nest, width, system, whole=False)
+        assert guards is not None  # there are fewer
+        return [(Variant(width, tail=True), (*guards, *narrow)), (Variant(1, 64), ())]
     if wide is not None:
         made += [(v, (*limits, *wide, *narrow)) for v, limits in _teams(nest, width, system)]
     if wide != ():
@@ -267,7 +276,8 @@ def _teams(nest: Nest, width: int, system: System) -> list[tuple[Variant, tuple[
     """Who shares a row, by its length: a warp takes a short one; one that fits is kept in registers between
     its walks."""
     if nest.kind != "row":
-        return [(Variant(width), ())]
+        repeat = _UNDER_WAY if width == 1 and nest.kind == "flat" and _is_light(nest) else 1
+        return [(Variant(width, repeat=repeat), ())]
     length, kept = row_length(nest), len(worth_keeping(nest, memory_is_dear=True))
     if not kept:
         if nest.parts is not None:  # a part is long
@@ -286,6 +296,11 @@ def _teams(nest: Nest, width: int, system: System) -> list[tuple[Variant, tuple[
         for team in _FREE_TEAMS
     ]
     return [*made, (Variant(width), ())]
+
+
+def _is_light(nest: Nest) -> bool:
+    """Is an element so little work that a thread should take several?"""
+    return sum(1 for _ in toposort(part for e in nest.elements for part in e.parts)) <= _LIGHT
 
 
 def crossed(nest: Nest) -> tuple[Expr, list[Expr]] | None:
@@ -335,5 +350,5 @@ def grid(nest: Nest, variant: Variant) -> Expr:
         loops = [i.args[0] for i in nest.loops]
         if variant.width > 1:
             loops[-1] = loops[-1] // variant.width
-        blocks = ceildiv(product(loops), THREADS)
+        blocks = ceildiv(product(loops), THREADS * variant.repeat)
     return apply("min", apply("max", blocks, 1), _MOST_BLOCKS)
