@@ -17,7 +17,7 @@ from dlcb.compiler.bench.machine import describe_machine
 from dlcb.compiler.bench.report import BANDWIDTH, keep, print_results, print_shapes
 from dlcb.compiler.bench.run import CaseResult, run_case
 from dlcb.compiler.bench.schedules import print_schedules
-from dlcb.compiler.bench.shapes import SHAPE_CASES, run_shapes
+from dlcb.compiler.bench.shapes import SURVEY, run_shapes, shape_cases
 from dlcb.compiler.bench.suites import SUITES, Case, cases, survey_case
 from dlcb.compiler.errors import UnknownName
 from dlcb.compiler.source import ModelSource
@@ -55,9 +55,8 @@ def bench_suite(
     """Measure and print a suite, or those of its cases that `only` names. UnknownName lists what exists."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if suite == "shapes":
-        print_shapes(
-            [run_shapes(case, device) for case in _chosen(SHAPE_CASES, only)], describe_machine(device)
-        )
+        chosen = _chosen(shape_cases(device), only or SURVEY)
+        print_shapes([run_shapes(case, device) for case in chosen], describe_machine(device))
         return
     if suite == "schedules":
         print_schedules(_chosen((*cases("kernels", device), survey_case("normalisation")), only), rounds)

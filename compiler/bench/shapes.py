@@ -15,14 +15,26 @@ import torch
 from torch._dynamo.utils import counters  # the only place that tells whether a call compiled
 
 from dlcb.compiler.bench.measure import once
-from dlcb.compiler.bench.suites import Case, case_inputs, survey_case
+from dlcb.compiler.bench.suites import Case, case_inputs, cases
 from dlcb.compiler.bridge.capture import load_module
 from dlcb.compiler.driver import compile_model, load_model, options_for
 from dlcb.kernel_cache import open_store
 
 PAIRS = 100
-RANGES = {"cpu": ((1, 16), (8, 192)), "cuda": ((1, 64), (8, 512))}  # of the first and the second free dim
-SHAPE_CASES = tuple(survey_case(name) for name in ("chain", "normalisation", "attention"))
+RANGES = {"cpu": ((1, 16), (32, 192)), "cuda": ((1, 64), (32, 512))}  # of the first free dim and the others
+SURVEY = ("chain", "normalisation", "attention")
+
+
+def shape_cases(device: str) -> tuple[Case, ...]:
+    """Graphs of the survey and the models whose length or image size is free."""
+    survey = (case for case in cases("survey", device) if case.source.name in SURVEY)
+    return (*survey, *(case for case in cases("models", device) if len(_free(case)) > 1))
+
+
+def _free(case: Case) -> list[str]:
+    """The names of the dims that calls choose."""
+    dims = [dim for declared in case.source.inputs for dim in declared.shape or ()]
+    return list(dict.fromkeys(dim for dim in dims if isinstance(dim, str)))
 
 
 @dataclass
@@ -76,7 +88,8 @@ def _count(result: ShapesResult, name: str, call: Callable[[], object], device: 
 
 
 def _pairs(case: Case, device: str, count: int, draw: random.Random) -> list[dict[str, int]]:
-    names = list(case.sizes[0])
+    names = _free(case)
     (low, high), (shortest, longest) = RANGES[device]
     everything = [(a, b) for a in range(low, high + 1) for b in range(shortest, longest + 1)]
-    return [dict(zip(names, pair, strict=True)) for pair in draw.sample(everything, count)]
+    # an image's height and width are the same number
+    return [{name: a if name == names[0] else b for name in names} for a, b in draw.sample(everything, count)]

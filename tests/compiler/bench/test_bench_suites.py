@@ -12,7 +12,7 @@ import torch
 from dlcb.compiler import UnknownName
 from dlcb.compiler.bench.cli import bench_registered, bench_suite
 from dlcb.compiler.bench.floors import bytes_at_least
-from dlcb.compiler.bench.shapes import SHAPE_CASES, run_shapes
+from dlcb.compiler.bench.shapes import run_shapes, shape_cases
 from dlcb.compiler.bench.suites import Case, case_inputs, cases
 from dlcb.compiler.bridge.capture import load_module
 from dlcb.compiler.source import InputDeclaration, ModelSource
@@ -66,7 +66,7 @@ def test_unknown_cases_are_named() -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # torch.compile's own
 def test_a_stream_of_shapes_counts_compiles_apart() -> None:
-    result = run_shapes(SHAPE_CASES[0], "cpu", pairs=5)
+    result = run_shapes(shape_cases("cpu")[0], "cpu", pairs=5)
     assert set(result.seconds) == {"eager", "compile dynamic", "ours"}
     assert result.compiles["ours"] == 1 and result.compiles["compile dynamic"] >= 1
     assert "eager" not in result.compiles
