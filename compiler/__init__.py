@@ -31,7 +31,7 @@ _LAZY = {  # public name -> the module that holds it; those of the driver load t
     "options_for": "dlcb.compiler.driver",
     "Compilation": "dlcb.compiler.driver",
     "CompiledModel": "dlcb.compiler.driver",
-    "specialise": "dlcb.compiler.thunks.jit",
+    "specialise": "dlcb.compiler.bridge.ranks",
     "stage_text": "dlcb.compiler.stages",
     "stored_keys": "dlcb.compiler.artifact",
     "bench_registered": "dlcb.compiler.bench.cli",

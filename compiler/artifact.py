@@ -26,7 +26,7 @@ from dlcb.compiler.source import ModelSource
 from dlcb.kernel_cache.key import Key
 from dlcb.kernel_cache.store import Store
 
-VERSION = 1  # of the JSON; an artifact of another version is compiled again
+VERSION = 2  # of the JSON; an artifact of another version is compiled again
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class Artifact:
     """A compiled model. `program` is None where every rank compiles for itself, and where the model is
     quarantined.
 
+    `others` are programs for sizes that `program` does not serve, in the order in which they are tried.
     `references` say which parameters lie in registered files; `constants` is the store's key of the others,
     as safetensors ("": there are none). `quarantined` says why outputs come from eager PyTorch, where they
     do.
@@ -54,6 +55,11 @@ class Artifact:
     references: Mapping[str, Reference] | None = None
     constants: str = ""
     quarantined: str = ""
+    others: tuple[Program, ...] = ()
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        return () if self.program is None else (self.program, *self.others)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; `from_json` gives an equal artifact back."""
@@ -66,6 +72,7 @@ class Artifact:
             "references": {name: [r.file, r.tensor] for name, r in (self.references or {}).items()},
             "constants": self.constants,
             "quarantined": self.quarantined,
+            "others": [program.to_json() for program in self.others],
         }
 
     @staticmethod
@@ -85,6 +92,7 @@ class Artifact:
                 references={name: Reference(*pair) for name, pair in data["references"].items()},
                 constants=data["constants"],
                 quarantined=data["quarantined"],
+                others=tuple(map(Program.from_json, data["others"])),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ArtifactError(f"not an artifact: {error!r}", stage="artifact") from error
@@ -92,8 +100,8 @@ class Artifact:
     @property
     def needs(self) -> tuple[str, ...]:
         """Keys of what must be in the store beside the artifact itself."""
-        unit = self.program.unit if self.program is not None else ""
-        return tuple(key for key in (unit, self.constants) if key)
+        units = dict.fromkeys(program.unit for program in self.programs)
+        return tuple(key for key in (*units, self.constants) if key)
 
 
 def publish(
@@ -107,7 +115,8 @@ def publish(
 
     A program keeps only the parameters that it reads.
     """
-    wanted = {name: parameters[name] for name in _parameter_names(artifact.program)}
+    names = dict.fromkeys(name for program in artifact.programs for name in _parameter_names(program))
+    wanted = {name: parameters[name] for name in names}
     files = {digest: WeightFile(path) for digest, path in _digests(source).items()}
     found = match(wanted, files)
     rest = {name: tensor for name, tensor in wanted.items() if name not in found}
@@ -241,11 +250,9 @@ def load_parameters(artifact: Artifact, source: ModelSource, store: Store) -> di
     return parameters
 
 
-def _parameter_names(program: Program | None) -> list[str]:
+def _parameter_names(program: Program) -> list[str]:
     """Parameters that come from outside: those of the program and its prologue that the prologue does not
     make."""
-    if program is None:
-        return []
     made = {output.name for output in program.prologue.outputs} if program.prologue else set()
     names = [buffer.name for buffer in program.parameters if buffer.name not in made]
     if program.prologue:

@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import reduce
 
-from dlcb.compiler.bridge.generalize import Captured
+from dlcb.compiler.bridge.captured import Captured
+from dlcb.compiler.bridge.ranks import Ranks
 from dlcb.compiler.bridge.verdicts import DimVerdict
+from dlcb.compiler.errors import CaptureError
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import maximum
 from dlcb.compiler.host.footprint import footprint
@@ -270,14 +272,27 @@ def _call_lines(plan: Schedule) -> tuple[CallLine, ...]:
     )
 
 
-def any_rank_signature(source: ModelSource) -> Signature:
-    """The signature of a model whose inputs may have any rank: names and types only."""
+def any_rank_signature(source: ModelSource, ranks: Ranks) -> Signature:
+    """The signature of a model whose inputs may have any rank: names and types only. Outputs have the first
+    input's type where no trace showed another."""
     inputs = tuple(
         TensorSpec(d.name, d.dtype, None if d.shape is None else tuple(_declared(source, s) for s in d.shape))
         for d in source.inputs
     )
-    outputs = tuple(TensorSpec(name, source.inputs[0].dtype, None) for name in source.outputs)
+    dtypes = ranks.dtypes or (source.inputs[0].dtype,) * len(source.outputs)
+    if len(dtypes) != len(source.outputs):
+        raise CaptureError(
+            f"'{source.name}' declares {len(source.outputs)} outputs, the program gives {len(dtypes)}",
+            stage="capture",
+        )
+    outputs = tuple(TensorSpec(name, dtype, None) for name, dtype in zip(source.outputs, dtypes, strict=True))
     return Signature(inputs, outputs, {name: None for name in source.outputs})
+
+
+def describe_ranks(ranks: Ranks) -> Report:
+    """The report of a model whose ranks are compiled one by one, as they are met."""
+    taken = f"takes ranks {', '.join(map(str, ranks.taken))} of those tried" if ranks.taken else ""
+    return Report("jit", notes=tuple(filter(None, (taken, *ranks.refused))))
 
 
 def _declared(source: ModelSource, declared: str | int) -> Dim | int:

@@ -10,14 +10,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from torch import nn
+from torch.export import ExportedProgram
+
 from dlcb.compiler import artifact as artifacts
 from dlcb.compiler.artifact import Artifact
 from dlcb.compiler.bridge.capture import load_module, load_program
 from dlcb.compiler.bridge.generalize import Captured, generalize
+from dlcb.compiler.bridge.ranks import is_any_rank, survey
 from dlcb.compiler.build import build_unit
 from dlcb.compiler.build.toolchain import calls, toolchain
 from dlcb.compiler.check import check
-from dlcb.compiler.describe import any_rank_signature, describe_report, describe_signature
+from dlcb.compiler.describe import any_rank_signature, describe_ranks, describe_report, describe_signature
 from dlcb.compiler.errors import ArtifactError
 from dlcb.compiler.host.lower import lower
 from dlcb.compiler.ir import text
@@ -82,11 +86,15 @@ def compile_model(
         return Compilation(key, artifact.signature, artifact.report.as_cached())
     if options.only_stored:
         raise ArtifactError(f"'{source.name}' is not in the store, and compiling is refused", stage="find")
-    if any(declared.shape is None for declared in source.inputs):
-        artifact = Artifact(any_rank_signature(source), Report("jit"))
-        key = artifacts.publish(artifact, source, {}, store)
+    clock = Clock(progress)
+    if is_any_rank(source.inputs):
+        with clock("capture"):
+            ranks = survey(source, _load(source))
+        report = replace(describe_ranks(ranks), seconds=clock.seconds)
+        key = artifacts.publish(Artifact(any_rank_signature(source, ranks), report), source, {}, store)
+        artifact = artifacts.load(key, store)
     else:
-        key, artifact = _compile(source, store, options, Clock(progress))
+        key, artifact = _compile(source, store, options, clock)
     artifacts.enter(key, source, options, store)
     return Compilation(key, artifact.signature, artifact.report)
 
@@ -116,20 +124,25 @@ def options_for(device: str) -> CompileOptions:
     return CompileOptions() if device == "cpu" else CompileOptions(target=Target.cuda(architecture(device)))
 
 
+def _load(source: ModelSource) -> nn.Module | ExportedProgram:
+    return load_program(source.program) if source.program else load_module(source)
+
+
 def _compile(
     source: ModelSource, store: Store, options: CompileOptions, clock: Clock
 ) -> tuple[str, Artifact]:
     before = calls.total
     _ = toolchain(options.target, options).version  # a missing compiler is said at once, not after tracing
     with clock("capture"):
-        module = load_program(source.program) if source.program else load_module(source)
+        module = _load(source)
     with clock("generalise"):
         captured = generalize(source, module, options)
     artifact = compile_captured(source, captured, store, options, clock)
     with clock("publish"):
-        key = artifacts.publish(artifact, source, captured.parameters, store)
+        key = artifacts.publish(artifact, source, captured.all_parameters, store)
     with clock("check"):
-        reason = check(artifact, key, source, module, options, store) if options.check_shapes else ""
+        further = [sizes for each in captured.others for sizes in each.examples[:2]]
+        reason = check(artifact, key, source, module, options, store, further) if options.check_shapes else ""
     report = replace(
         artifact.report, seconds=clock.seconds, compiler_calls=calls.total - before, quarantined=reason
     )
@@ -142,23 +155,31 @@ def _compile(
 def compile_captured(
     source: ModelSource, captured: Captured, store: Store, options: CompileOptions, clock: Clock
 ) -> Artifact:
-    """From a captured graph to an artifact whose kernels are in the store."""
+    """From the captured graphs of a model to an artifact whose kernels are in the store, all in one unit."""
+    every = (captured, *captured.others)
     with clock("solve"):
-        solution = captured.graph.system.solve()
+        solutions = [each.graph.system.solve() for each in every]
     with clock("passes"):
-        graph = run_passes(captured.graph, options.target.kind)
-        plan = schedule(graph)
+        graphs = [run_passes(each.graph, options.target.kind) for each in every]
+        plans = [schedule(graph) for graph in graphs]
     with clock("generate"):
         kernels = [
-            generate(group, plan.layouts, graph.system, options.target, options.static)
-            for group in plan.groups
+            [
+                generate(group, plan.layouts, plan.graph.system, options.target, options.static)
+                for group in plan.groups
+            ]
+            for plan in plans
         ]
-        unit_text = translation_unit(kernels, options.target) if kernels else ""
+        all_kernels = [kernel_set for of_graph in kernels for kernel_set in of_graph]
+        unit_text = translation_unit(all_kernels, options.target) if all_kernels else ""
     with clock("build"):
-        names = [kernel.name for kernel_set in kernels for kernel in kernel_set.variants]
-        unit = build_unit(unit_text, names, options.target, options, store) if unit_text else ""
+        names = dict.fromkeys(kernel.name for kernel_set in all_kernels for kernel in kernel_set.variants)
+        unit = build_unit(unit_text, list(names), options.target, options, store) if unit_text else ""
     with clock("lower"):
-        program = lower(plan, kernels, unit, solution, captured.outputs)
-        signature = describe_signature(source, captured, solution, graph, program)
-        report = describe_report(captured, solution, plan, kernels, signature, options.static)
-    return Artifact(signature, report, program, text.show(graph))
+        programs = [
+            lower(plan, of_graph, unit, solution, each.outputs)
+            for plan, of_graph, solution, each in zip(plans, kernels, solutions, every, strict=True)
+        ]
+        signature = describe_signature(source, every, solutions, graphs, programs)
+        report = describe_report(source, every, solutions, plans, kernels, signature, options.static)
+    return Artifact(signature, report, programs[0], text.show(graphs[0]), others=tuple(programs[1:]))

@@ -18,6 +18,8 @@ def explain(report: Report, title: str) -> Group:
     parts: list[Table | Text] = [Text(f"{title}: {tier}", style="bold")]
     if report.dims:
         parts.append(_dims(report))
+    if report.graphs:
+        parts.append(_graphs(report))
     if report.kernels:
         parts.append(_kernels(report))
     if report.calls:
@@ -44,6 +46,15 @@ def _dims(report: Report) -> Table:
         )
     columns = ("input", "axis", "size", "range", "certainty", "reason", "from")
     return _table("input dims", columns, rows)
+
+
+def _graphs(report: Report) -> Table:
+    rows = [
+        (str(number), line.serves, str(line.kernels), str(line.calls), ", ".join(line.source_lines))
+        for number, line in enumerate(report.graphs, 1)
+    ]
+    title = "the graph changes with the sizes; the first that serves a shape is used"
+    return _table(title, ("graph", "serves", "kernels", "calls", "from"), rows)
 
 
 def _kernels(report: Report) -> Table:

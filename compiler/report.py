@@ -13,7 +13,7 @@ from typing import Any
 @dataclass(frozen=True)
 class DimLine:
     """The verdict on one input dim. `size` is its symbol or its pinned size as text; `certainty` is
-    "proven" or says how far the evidence goes."""
+    "proven" or says how far the evidence goes; `beyond` says what becomes of other sizes."""
 
     input: str
     axis: int
@@ -24,6 +24,18 @@ class DimLine:
     reason: str
     source_line: str
     certainty: str
+    beyond: str = "refused"
+
+
+@dataclass(frozen=True)
+class GraphLine:
+    """One of several graphs of a model, in the order in which they are tried: where it serves, and how much
+    it runs."""
+
+    serves: str
+    kernels: int
+    calls: int
+    source_lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,6 +77,7 @@ class Report:
     compiler_calls: int = 0
     from_cache: bool = False
     quarantined: str = ""  # why outputs come from eager PyTorch, where they do
+    graphs: tuple[GraphLine, ...] = ()  # where there are several
 
     @property
     def free_dims(self) -> tuple[str, ...]:
@@ -93,7 +106,7 @@ class Report:
     def from_json(data: Mapping[str, Any]) -> Report:
         """The inverse of `to_json`;
         unknown fields are a KeyError or TypeError, which the artifact turns into its own error."""
-        rows = {"dims": DimLine, "kernels": KernelLine, "calls": CallLine}
+        rows = {"dims": DimLine, "kernels": KernelLine, "calls": CallLine, "graphs": GraphLine}
         made: dict[str, Any] = {
             name: tuple(row(**_tuples(item)) for item in data[name]) for name, row in rows.items()
         }

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
+from dlcb.compiler.bridge.indexing import ExplicitSlices
 from dlcb.compiler.bridge.record import Trace, Unrecordable, record
 from dlcb.compiler.errors import CaptureError, CompilerError
 from dlcb.compiler.source import ModelSource
@@ -56,7 +57,7 @@ def trace(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
     or torch.export's where that does not follow. Inputs go by name where `forward` has parameters of these
     names, else in the order given."""
     arguments, keywords = bound(module, inputs)
-    with user_code(f"forward at {_sizes(inputs)}"), torch.no_grad():
+    with user_code(f"forward at {_sizes(inputs)}"), torch.no_grad(), ExplicitSlices():
         try:
             recorded = record(module, arguments, keywords, tuple(inputs))
             if not any(_changes_in_place(node) for node in recorded.nodes):
@@ -69,7 +70,7 @@ def trace(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
 def export(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
     """The same as torch.export's program, in functional form."""
     arguments, keywords = bound(module, inputs)
-    with user_code(f"forward at {_sizes(inputs)}"), torch.no_grad():
+    with user_code(f"forward at {_sizes(inputs)}"), torch.no_grad(), ExplicitSlices():
         program = torch.export.export(module, arguments, keywords, strict=False)
     return _functional(program)
 

@@ -17,11 +17,13 @@ import torch
 from torch import nn
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
+from torch._export.utils import _compiling_state_context
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from dlcb.compiler.bridge.capture import bound, short, user_code
 from dlcb.compiler.bridge.fake_calls import FakeCalls
+from dlcb.compiler.bridge.indexing import ExplicitSlices
 from dlcb.compiler.bridge.record import user_place
 from dlcb.compiler.bridge.seen import Numbers, Seen, numbers
 from dlcb.compiler.bridge.symbolic import Untranslatable, condition, number
@@ -121,6 +123,7 @@ def collect(
     symbols: dict[Any, Expr] = {}
     missing = ""
     calls: list[tuple[str, tuple[str, int] | None, Numbers]] = []
+    complete = False
     try:
         with user_code("the symbolic forward"), torch.no_grad():
             mode = FakeTensorMode(shape_env=recorder, allow_non_fake_inputs=True)
@@ -131,8 +134,10 @@ def collect(
             arguments, keywords = bound(module, fakes)
             forward = _Deadline(mode, recorder.deadline)
             calls = forward.calls
-            with mode, enable_python_dispatcher(), forward:
+            # as traces are recorded: some code takes another way under a compiler
+            with _compiling_state_context(), mode, enable_python_dispatcher(), ExplicitSlices(), forward:
                 module(*arguments, **keywords)
+            complete = True
     except CaptureError as error:
         out_of_time = isinstance(error.__cause__, _OutOfTime)
         missing = (
@@ -149,7 +154,9 @@ def collect(
             continue
         if not assumed.is_const:
             found.setdefault(assumed, Branch(assumed, place))
-    return Branches(tuple(found.values()), missing, _seen(calls, symbols))
+    seen = _seen(calls, symbols)
+    seen.complete = complete
+    return Branches(tuple(found.values()), missing, seen)
 
 
 def _seen(calls: Sequence[tuple[str, tuple[str, int] | None, Numbers]], symbols: Mapping[Any, Expr]) -> Seen:

@@ -17,7 +17,7 @@ from dlcb.compiler.bridge.capture import node_line
 from dlcb.compiler.bridge.emit import Emit, Size, from_torch
 from dlcb.compiler.bridge.literals import Sizes
 from dlcb.compiler.bridge.record import TensorType, Trace
-from dlcb.compiler.bridge.seen import Path, Seen, numbers
+from dlcb.compiler.bridge.seen import Numbers, Path, Seen, numbers
 from dlcb.compiler.dtype import FLOAT64
 from dlcb.compiler.errors import CaptureError, CompilerError, ShapeError, UnsupportedOperator
 from dlcb.compiler.expr.dag import Expr
@@ -49,8 +49,8 @@ def align(programs: Sequence[Trace]) -> list[tuple[FxNode, ...]]:
         [node for node in program.nodes if str(node.target) not in aten.ASSERTIONS] for program in programs
     ]
     for row in zip(*columns, strict=False):
-        if len({(node.op, str(node.target) if node.op == "call_function" else node.op) for node in row}) > 1:
-            found = ", ".join(sorted({str(node.target) for node in row}))
+        if len({_form(node) for node in row}) > 1:
+            found = " and ".join(sorted({_form(node) for node in row}))
             raise Disagreement(
                 f"the graph changes with the sizes: {found}",
                 stage="generalize",
@@ -61,6 +61,14 @@ def align(programs: Sequence[Trace]) -> list[tuple[FxNode, ...]]:
     return list(zip(*columns, strict=True))
 
 
+def _form(node: FxNode) -> str:
+    """What a call is, but for the values it is given."""
+    if node.op != "call_function":
+        return node.op
+    keywords = "".join(f", {name}" for name in sorted(node.kwargs))
+    return f"{node.target} with {len(node.args)} arguments{keywords}"
+
+
 def lower(
     name: str,
     programs: Sequence[Trace],
@@ -68,19 +76,21 @@ def lower(
     inputs: Mapping[str, Sequence[Expr | int]],
     system: System,
     seen: Seen | None = None,
+    label: str = "",
 ) -> Lowered:
     """One graph for all `programs`, which were traced at `sizes` (size variable -> value). `inputs`: the
-    dims of each input in order; `seen`: what a symbolic forward saw of the calls. Raises Disagreement where
-    the programs are not one program."""
+    dims of each input in order; `seen`: what a symbolic forward saw of the calls; `label` goes before the
+    names of constants. Raises Disagreement where the programs are not one program."""
     if len(programs) > 1:
-        return _Lowering(name, programs, sizes, inputs, system, seen).run()
+        return _Lowering(name, programs, sizes, inputs, system, seen, label=label).run()
     decisions = _decide(name, programs, sizes, inputs, seen)
     for size, others in decisions:
         for other in others:
             system.equal(
                 size, other, Provenance("the single trace", "", f"a literal may follow {size!r} or {other!r}")
             )
-    return _Lowering(name, programs, sizes, inputs, system, seen, [size for size, _ in decisions]).run()
+    follows = [size for size, _ in decisions]
+    return _Lowering(name, programs, sizes, inputs, system, seen, follows, label).run()
 
 
 # ---- a single trace: which literals follow which sizes ---------------------------------------------
@@ -145,9 +155,11 @@ class _Lowering:
         system: System,
         seen: Seen | None = None,
         decisions: Sequence[Expr] = (),
+        label: str = "",
     ) -> None:
         self.programs = programs
         self.seen = (seen or Seen()).reader()
+        self.label = label
         self.decisions = iter(decisions)  # what the literals of a single trace follow
         self.inputs = inputs
         self.sizes = Sizes(sizes)
@@ -177,7 +189,8 @@ class _Lowering:
                 )
         graph = self.build.build(*outputs)
         used = {value.name for value in graph.parameters}
-        tensors = {name: tensor for name, tensor in self.weights[0].tensors.items() if name in used}
+        named = {self._stored(name): tensor for name, tensor in self.weights[0].tensors.items()}
+        tensors = {name: tensor for name, tensor in named.items() if name in used}
         return Lowered(graph, tensors, tuple(kept), self.sizes, tuple(self.notes))
 
     # ---- inputs ------------------------------------------------------------------------------------
@@ -204,7 +217,11 @@ class _Lowering:
             other = weights.tensors[weights.names[node.name]]
             if other is not tensor and not (other.shape == tensor.shape and torch.equal(other, tensor)):
                 raise Disagreement(f"the constant '{name}' changes with the sizes", stage="generalize")
-        return self.build.parameter(name, tuple(tensor.shape), from_torch(tensor.dtype))
+        return self.build.parameter(self._stored(name), tuple(tensor.shape), from_torch(tensor.dtype))
+
+    def _stored(self, name: str) -> str:
+        """Weights have one name in all graphs of a module, constants in one."""
+        return f"{self.label}{name}" if name.startswith("constant.") else name
 
     # ---- nodes -------------------------------------------------------------------------------------
 
@@ -215,9 +232,7 @@ class _Lowering:
         self.emit.operator = target
         near = [size for value in self._operands(node) for size in value.shape]
         sized = aten_shape.SIZE_ARGUMENTS.get(target, ()) if self.emit.single else ()
-        exact = self.seen.expressions(
-            target, node.meta.get("place"), [numbers(n.args, n.kwargs) for n in row], self.sizes.observed
-        )
+        exact = self._exact(row)
         arguments = [
             self._merge([other.args[place] for other in row], near, exact, (place,), place in sized)
             for place in range(len(node.args))
@@ -245,6 +260,16 @@ class _Lowering:
                     error.message, stage="generalize", node=target, source_line=self.build.source
                 ) from error
         return self._eager(row, arguments, keywords)
+
+    def _exact(self, row: tuple[FxNode, ...]) -> Numbers:
+        """The call's numbers as the symbolic forward saw them. Where that met every call, one that it did
+        not meet is another program's."""
+        given = [numbers(node.args, node.kwargs) for node in row]
+        place = row[0].meta.get("place")
+        found = self.seen.next(str(row[0].target), place, given, self.sizes.observed) if given[0] else {}
+        if found is None and place and self.seen.complete and any(each != given[0] for each in given):
+            raise self._disagreement("numbers that change otherwise than the program's code says")
+        return found or {}
 
     def _operands(self, node: FxNode) -> list[Value]:
         made = [self.made[source] for source in node.all_input_nodes]
@@ -293,7 +318,7 @@ class _Lowering:
         self,
         trees: Sequence[Any],
         near: Sequence[Expr],
-        exact: Mapping[Path, Expr],
+        exact: Numbers,
         path: Path,
         sized: bool = False,
     ) -> Any:
@@ -309,8 +334,8 @@ class _Lowering:
                 self._merge([tree[k] for tree in trees], near, exact, (*path, k), sized)
                 for k in range(len(first))
             ]
-        if path in exact:
-            return self.sizes.spell(exact[path], near)
+        if isinstance(known := exact.get(path), Expr) and not known.is_const:
+            return self.sizes.spell(known, near)
         if all(type(tree) is type(first) and tree == first for tree in trees[1:]):
             if sized and isinstance(first, int) and not isinstance(first, bool):
                 return self._sized(first, near)
@@ -376,7 +401,10 @@ class _Lowering:
         ]
         for place, tensor in enumerate(results[0]):
             near = [size for value in tensors for size in value.shape]
-            columns = zip(*(trace[place].shape for trace in results), strict=True)
+            traced = [trace[place].shape for trace in results]
+            if len({len(shape) for shape in traced}) > 1:
+                raise self._disagreement(f"results of {' and '.join(str(list(s)) for s in traced)}")
+            columns = zip(*traced, strict=True)
             shapes.append(tuple(self._result_size(values, near, axis) for axis, values in enumerate(columns)))
             dtypes.append(from_torch(tensor.dtype))
         made = self.build.apply_all(

@@ -82,6 +82,18 @@ class Prober:
             return False
         return True
 
+    def runs(self, sizes: Bindings) -> bool:
+        """Whether the program runs at these sizes on real tensors, whose values are looked at too."""
+        if not self.accepts(sizes):
+            return False
+        arguments, keywords = capture.bound(self.module, self.tensors(sizes))
+        try:
+            with capture.user_code("forward"), torch.no_grad():
+                self.module(*arguments, **keywords)
+        except CaptureError:
+            return False
+        return True
+
     def tensors(self, sizes: Bindings) -> dict[str, torch.Tensor]:
         """Inputs of these sizes."""
         shapes = {name: shape_at(dims, sizes) for name, dims in self.dims.items()}
@@ -217,6 +229,8 @@ class Prober:
         return {dim.name: sizes[self.tied.get(dim.name, dim.name)] for dim in self.free}
 
     def _size(self, dim: FreeDim, rung: int, draw: random.Random) -> int:
+        if dim.high is not None and dim.high <= 1:
+            return draw.randint(dim.low, dim.high)
         unit, least, greatest = (1, *_BATCH) if dim.leading else _LADDER[rung]
         if self.units and not dim.leading and draw.random() < 0.5:
             unit, least, greatest = draw.choice(self.units), 1, 7

@@ -34,40 +34,41 @@ def numbers(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Numbers:
 
 
 class Seen:
-    """Calls in the order in which they were met."""
+    """Calls in the order in which they were met. `complete`: there were no others."""
 
     def __init__(self) -> None:
         self._calls: dict[tuple[str, Place], list[Numbers]] = {}
+        self.complete = False
 
     def add(self, target: str, place: Place, given: Numbers) -> None:
         self._calls.setdefault((target, place), []).append(given)
 
     def reader(self) -> Reader:
-        return Reader({key: list(calls) for key, calls in self._calls.items()})
+        return Reader({key: list(calls) for key, calls in self._calls.items()}, self.complete)
 
 
 class Reader:
     """Goes through the calls once, beside a trace."""
 
-    def __init__(self, calls: dict[tuple[str, Place], list[Numbers]]) -> None:
+    def __init__(self, calls: dict[tuple[str, Place], list[Numbers]], complete: bool) -> None:
         self._left = calls
+        self.complete = complete
 
-    def expressions(
+    def next(
         self,
         target: str,
         place: Place,
         traced: Sequence[Numbers],
         observed: Callable[[Expr], Sequence[Any] | None],
-    ) -> dict[Path, Expr]:
-        """The expressions in the next call of this operator at this line whose numbers have the values that
-        `traced` shows, one entry a trace; none where no such call was seen. `observed` gives an expression's
-        values in the traces."""
+    ) -> Numbers | None:
+        """The next call of this operator at this line whose numbers have the values that `traced` shows, one
+        entry a trace; None where no such call was seen. `observed` gives an expression's values in the
+        traces."""
         left = self._left.get((target, place), [])
         for k, call in enumerate(left):
             if all(_fits(value, each, observed) for value, each in _beside(call, traced)):
-                del left[k]
-                return {path: e for path, e in call.items() if isinstance(e, Expr) and not e.is_const}
-        return {}
+                return left.pop(k)
+        return None
 
 
 def _beside(call: Numbers, traced: Sequence[Numbers]) -> Iterator[tuple[Any, list[Any]]]:

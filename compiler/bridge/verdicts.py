@@ -11,6 +11,8 @@ from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import evaluate
 from dlcb.compiler.shapes.system import Guard, Provenance, System
 
+PROVEN = "proven"
+AS_FAR_AS_SHOWN = "as far as the graph shows"
 _PROBED = 1 << 21  # sizes above are taken to be allowed when this one is
 _SCANNED = 1 << 12  # the least legal size is looked for below
 

@@ -52,6 +52,10 @@ class ProgramThunk:
     def program(self) -> Program:
         return self.executor.program
 
+    @property
+    def programs(self) -> tuple[ProgramThunk, ...]:
+        return (self,)
+
     def run(self, inputs: Sequence[torch.Tensor]) -> Ran:
         with torch.inference_mode(False), torch.no_grad():  # the arena is written from both modes
             return self.executor.run(inputs)

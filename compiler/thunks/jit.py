@@ -6,26 +6,33 @@ was compiled once is found in the store again, also after a restart.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
 import torch
 
+from dlcb.compiler.bridge.ranks import specialise
 from dlcb.compiler.runtime.executor import Ran, Shapes
-from dlcb.compiler.source import InputDeclaration, ModelSource
+from dlcb.compiler.source import ModelSource
 from dlcb.compiler.thunks.thunk import Forecast, Thunk
 
+__all__ = ["JitThunk", "RequestCompile", "in_thread", "specialise"]
+
 RequestCompile = Callable[[ModelSource], "Future[str]"]  # a source of known ranks -> the key of its artifact
+WAIT_SECONDS = 60.0  # how long requests wait for a new rank, where the model says that they wait
 logger = logging.getLogger(__name__)
 
 
 @dataclass
 class _Rank:
-    """One combination of ranks: on its way (`future`), there (`thunk`), or failed (neither)."""
+    """One combination of ranks: on its way (`future`), there (`thunk`), or failed (neither). Requests wait
+    for it until `deadline`, of `time.monotonic`."""
 
     future: Future[str] | None = None
     thunk: Thunk | None = None
+    deadline: float = 0.0
 
 
 class JitThunk:
@@ -33,7 +40,8 @@ class JitThunk:
 
     `find` gives the key of an artifact that the store already holds, `load` makes a thunk of a key,
     `request_compile` has one made (None: nothing is compiled), `otherwise` serves what is not compiled yet,
-    or cannot be. At most `limit` combinations of ranks are compiled; clients choose ranks.
+    or cannot be. At most `limit` combinations of ranks are compiled; clients choose ranks. A model that
+    waits holds requests for at most `wait_seconds` after a rank was first met.
     """
 
     tier = "jit"
@@ -46,9 +54,11 @@ class JitThunk:
         request_compile: RequestCompile | None,
         otherwise: Thunk,
         limit: int = 16,
+        wait_seconds: float = WAIT_SECONDS,
     ) -> None:
         self._source, self._find, self._load = source, find, load
         self._request_compile, self._otherwise, self._limit = request_compile, otherwise, limit
+        self._wait_seconds = wait_seconds if source.jit == "wait" else 0.0
         self._ranks: dict[tuple[int, ...], _Rank] = {}
         self.requested = 0  # compilations asked for
 
@@ -66,20 +76,17 @@ class JitThunk:
         if rank is None:
             if len(self._ranks) >= self._limit:
                 return None
-            rank = self._ranks[ranks] = self._start(specialise(self._source, ranks))
-        if (
-            rank.thunk is None
-            and rank.future is not None
-            and (self._source.jit == "wait" or rank.future.done())
-        ):
-            self._finish(ranks, rank, rank.future)
+            rank = self._ranks[ranks] = self._start(ranks)
+        if rank.thunk is None and rank.future is not None:
+            self._await(ranks, rank, rank.future)
         return rank.thunk
 
     def forecast(self, shapes: Shapes) -> Forecast:
         rank = self._ranks.get(tuple(len(shape) for shape in shapes))
         if rank is not None and rank.thunk is not None:
             return replace(rank.thunk.forecast(shapes), tier=self.tier)
-        waits = self._source.jit == "wait"
+        failed = rank is not None and rank.future is None
+        waits = self._wait_seconds > 0 and not failed and (rank is None or time.monotonic() < rank.deadline)
         return replace(
             self._otherwise.forecast(shapes), tier=self.tier if waits else "eager", would_compile=rank is None
         )
@@ -88,16 +95,23 @@ class JitThunk:
         """Those that are compiled and loaded."""
         return tuple(rank.thunk for rank in self._ranks.values() if rank.thunk is not None)
 
-    def _start(self, source: ModelSource) -> _Rank:
+    def _start(self, ranks: tuple[int, ...]) -> _Rank:
+        source = specialise(self._source, ranks)
+        rank = _Rank(deadline=time.monotonic() + self._wait_seconds)
         key = self._find(source)
         if key is not None:
-            return _Rank(thunk=self._load(key))
-        if self._request_compile is None:
-            return _Rank()
-        self.requested += 1
-        return _Rank(future=self._request_compile(source))
+            rank.future = Future()
+            rank.future.set_result(key)
+        elif self._request_compile is not None:
+            self.requested += 1
+            rank.future = self._request_compile(source)
+        return rank
 
-    def _finish(self, ranks: tuple[int, ...], rank: _Rank, future: Future[str]) -> None:
+    def _await(self, ranks: tuple[int, ...], rank: _Rank, future: Future[str]) -> None:
+        """Load what was compiled, if it is there before the deadline."""
+        wait([future], timeout=max(rank.deadline - time.monotonic(), 0.0))
+        if not future.done():
+            return
         rank.future = None
         try:
             rank.thunk = self._load(future.result())
@@ -105,22 +119,7 @@ class JitThunk:
             logger.warning("%s at ranks %s stays eager: %s", self._source.name, ranks, error)
 
 
-def specialise(source: ModelSource, ranks: Sequence[int]) -> ModelSource:
-    """The source with its any-rank inputs at these ranks, each of their dims free under a name of its own."""
-    inputs = tuple(
-        replace(declared, shape=tuple(f"{declared.name}_{axis}" for axis in range(rank)))
-        if declared.shape is None
-        else declared
-        for declared, rank in zip(source.inputs, ranks, strict=True)
-    )
-    return replace(source, inputs=inputs)
-
-
 def in_thread(compile: Callable[[ModelSource], str]) -> RequestCompile:
     """A `request_compile` that runs `compile` on a thread of this process, one at a time."""
     executor = ThreadPoolExecutor(1, thread_name_prefix="dlcb-compile")
     return lambda source: executor.submit(compile, source)
-
-
-def is_any_rank(inputs: Sequence[InputDeclaration]) -> bool:
-    return any(declared.shape is None for declared in inputs)

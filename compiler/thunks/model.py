@@ -14,6 +14,7 @@ import torch
 from dlcb.compiler import artifact as artifacts
 from dlcb.compiler.artifact import Artifact
 from dlcb.compiler.bridge.capture import load_module, load_program
+from dlcb.compiler.bridge.ranks import is_any_rank
 from dlcb.compiler.build.toolchain import calls as compiler_calls
 from dlcb.compiler.errors import ArtifactError, CaptureError, ContractError, GuardError, IndexRangeError
 from dlcb.compiler.options import CompileOptions, Target
@@ -25,13 +26,15 @@ from dlcb.compiler.runtime.executor import Ran, Shapes
 from dlcb.compiler.runtime.graphs import Recorder
 from dlcb.compiler.runtime.memory import SharedArena
 from dlcb.compiler.runtime.types import NAMES
+from dlcb.compiler.runtime.weights import aligned
 from dlcb.compiler.signature import Signature, TensorSpec
 from dlcb.compiler.source import ModelSource
 from dlcb.compiler.thunks.arrays import has_dtype, to_array, to_tensor
 from dlcb.compiler.thunks.contract import check_declared
 from dlcb.compiler.thunks.dynamic import ProgramThunk
 from dlcb.compiler.thunks.eager import EagerThunk
-from dlcb.compiler.thunks.jit import JitThunk, RequestCompile, is_any_rank
+from dlcb.compiler.thunks.graphs import GraphsThunk
+from dlcb.compiler.thunks.jit import WAIT_SECONDS, JitThunk, RequestCompile
 from dlcb.compiler.thunks.thunk import Thunk
 from dlcb.kernel_cache.store import Store
 
@@ -85,7 +88,7 @@ class CompiledModel:
         artifact: Artifact,
         device: Device,
         eager: Thunk,
-        program: ProgramThunk | None,
+        program: ProgramThunk | GraphsThunk | None,
         jit: JitThunk | None = None,
     ) -> None:
         self.source = source
@@ -157,10 +160,13 @@ class CompiledModel:
         return recorder is not None and any(recorder.promote(p.executor) for p in self._programs())
 
     def _programs(self) -> list[ProgramThunk]:
-        programs = [self._program] if self._program is not None else []
-        if self._jit is not None:
-            programs += [thunk for thunk in self._jit.thunks() if isinstance(thunk, ProgramThunk)]
-        return programs
+        thunks = [self._program, *(self._jit.thunks() if self._jit is not None else ())]
+        return [
+            program
+            for thunk in thunks
+            if isinstance(thunk, (ProgramThunk, GraphsThunk))
+            for program in thunk.programs
+        ]
 
     @property
     def counters(self) -> Counters:
@@ -237,13 +243,15 @@ def load_model(
     request_compile: RequestCompile | None = None,
     options: CompileOptions | None = None,
     capacity: int = 512,
+    wait_seconds: float = WAIT_SECONDS,
 ) -> CompiledModel:
     """Load a compiled model on "cpu" or "cuda". Nothing is captured and nothing compiled.
 
     `request_compile` is asked for an artifact when a model of unknown rank meets a new one; without it such a
     model runs what the store already holds, and eagerly otherwise. `options` find what was compiled for a
-    rank before. `capacity` bounds the shape cache. ArtifactError when the store lacks what the artifact
-    names.
+    rank before. `capacity` bounds the shape cache, `wait_seconds` how long requests of a model with
+    `jit: wait` wait for a new rank before PyTorch serves them. ArtifactError when the store lacks what the
+    artifact names.
     """
     place: Device = CudaDevice() if device.startswith("cuda") else CpuDevice()
     artifact = artifacts.load(artifact_key, store)
@@ -258,16 +266,22 @@ def load_model(
     def admit(shapes: Shapes) -> None:
         check_declared(source, shapes)
 
-    def thunk_of(key: str) -> ProgramThunk:
+    def thunk_of(key: str) -> ProgramThunk | GraphsThunk:
         compiled = artifact if key == artifact_key else artifacts.load(key, store)
-        if compiled.program is None:
+        if compiled.program is None or compiled.quarantined:
             reason = compiled.quarantined or "it has no program"
             raise CaptureError(f"'{source.name}' cannot run compiled: {reason}", stage="load")
         taken = [given.name for given in compiled.program.inputs]
         if taken != names:
             raise ArtifactError(f"'{source.name}' has inputs {names}, its artifact {taken}", stage="load")
         parameters = artifacts.load_parameters(compiled, source, store)
-        return ProgramThunk(compiled.program, parameters, store, place, memory, capacity, admit)
+        if compiled.others:  # one copy of the weights serves all of them
+            parameters = {name: aligned(value, place.torch_device) for name, value in parameters.items()}
+        programs = [
+            ProgramThunk(program, parameters, store, place, memory, capacity, admit)
+            for program in compiled.programs
+        ]
+        return programs[0] if len(programs) == 1 else GraphsThunk(programs, capacity)
 
     if artifact.quarantined:
         return CompiledModel(source, artifact, place, eager, None)
@@ -283,13 +297,13 @@ def load_model(
         found = artifacts.find(specialised, chosen, store)
         return found[0] if found is not None else None
 
-    def pinned_thunk(key: str) -> ProgramThunk:
+    def pinned_thunk(key: str) -> ProgramThunk | GraphsThunk:
         thunk = thunk_of(key)
         for needed in (key, *artifacts.load(key, store).needs):
             store.pin(needed, f"{source.name}:{source.version}")
         return thunk
 
-    jit = JitThunk(source, find, pinned_thunk, request_compile, eager)
+    jit = JitThunk(source, find, pinned_thunk, request_compile, eager, wait_seconds=wait_seconds)
     return CompiledModel(source, artifact, place, eager, None, jit)
 
 

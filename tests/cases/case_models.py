@@ -301,3 +301,101 @@ def convolution_net() -> nn.Module:
 def heads(x):
     b, s, _ = x.shape
     return torch.softmax(x.reshape(b, s, 4, 8).transpose(1, 2), dim=-1).flip(2) * 0.5
+
+
+# ---- graphs that change with the sizes
+
+
+@_module
+def three_ways(x):
+    if x.shape[0] < 16:
+        return x + 1
+    return x * 2 if x.shape[0] < 100 else torch.cos(x)
+
+
+@_module
+def without_ones(x):
+    return (x * 2).squeeze() + 1
+
+
+@_module
+def many_ways(x):
+    return (x + x.shape[0] // 10, -x, x * 2, x.exp(), x.sin(), x.cos(), x.abs(), x.tanh())[x.shape[0] // 10]
+
+
+class Windows(nn.Module):
+    """Attention within windows of 4 x 4, the image padded where they do not fit, as in Swin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.qkv, self.out = nn.LayerNorm(8), nn.Linear(8, 24), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, height, width, channels = x.shape
+        below, right = (4 - height % 4) % 4, (4 - width % 4) % 4
+        y = F.pad(self.norm(x), (0, 0, 0, right, 0, below))
+        rows, columns = (height + below) // 4, (width + right) // 4
+        y = y.view(b, rows, 4, columns, 4, channels).permute(0, 1, 3, 2, 4, 5).reshape(-1, 16, channels)
+        q, k, v = (t.reshape(-1, 16, 2, 4).transpose(1, 2) for t in self.qkv(y).chunk(3, dim=-1))
+        y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(-1, 16, channels)
+        y = self.out(y).view(b, rows, columns, 4, 4, channels).permute(0, 1, 3, 2, 4, 5)
+        y = y.reshape(b, rows * 4, columns * 4, channels)
+        if below > 0 or right > 0:
+            y = y[:, :height, :width, :].contiguous()
+        return x + y
+
+
+def windows() -> nn.Module:
+    return Windows()
+
+
+class CausalBlock(nn.Module):
+    """Causal attention as in GPT-2: a single row needs no mask tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.qkv, self.out = nn.LayerNorm(32), nn.Linear(32, 96), nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, s, _ = x.shape
+        q, k, v = (t.reshape(b, s, 4, 8).transpose(1, 2) for t in self.qkv(self.norm(x)).chunk(3, dim=-1))
+        if b == 1:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            mask = torch.ones(s, s, dtype=torch.bool).tril().expand(b, 1, s, s)
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return x + self.out(y.transpose(1, 2).reshape(b, s, 32))
+
+
+def causal_block() -> nn.Module:
+    return CausalBlock()
+
+
+class RelativeEncoder(nn.Module):
+    """Attention with a bias by distance, in logarithmic buckets, as in T5; one position alone needs none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.bias, self.qkv, self.out = nn.Embedding(16, 4), nn.Linear(32, 96), nn.Linear(32, 32)
+        self.weight = nn.Parameter(torch.linspace(0.5, 1.5, 32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, s, _ = x.shape
+        normed = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
+        q, k, v = (t.reshape(b, s, 4, 8).transpose(1, 2) for t in self.qkv(normed).chunk(3, dim=-1))
+        scores = q @ k.transpose(2, 3)
+        if s > 1:
+            places = torch.arange(s)
+            distance = places[None, :] - places[:, None]
+            far = 4 + (torch.log(distance.abs().clamp(min=1).float() / 4) / 2.0 * 4).long()
+            near = torch.where(distance.abs() < 4, distance.abs(), far.clamp(max=7))
+            scores = scores + self.bias(near + (distance > 0).long() * 8).permute(2, 0, 1)
+        y = torch.softmax(scores, dim=-1) @ v
+        return x + self.out(y.transpose(1, 2).reshape(b, s, 32))
+
+
+def relative_encoder() -> nn.Module:
+    return RelativeEncoder()

@@ -3,6 +3,7 @@ never traced."""
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -10,8 +11,10 @@ import torch
 from captured_programs import Program, assert_agrees, captured, source
 from torch import Tensor, nn
 
+from dlcb.compiler.bridge.captured import Captured
 from dlcb.compiler.bridge.generalize import generalize
 from dlcb.compiler.errors import CaptureError, ShapeError
+from dlcb.compiler.expr.node import evaluate
 from dlcb.compiler.source import InputDeclaration
 
 
@@ -78,9 +81,11 @@ def test_a_width_tied_to_a_weight_is_pinned_and_the_rest_is_free() -> None:
 def test_a_branch_on_a_size_bounds_the_graph_to_its_side() -> None:
     program = captured(lambda x: x + 1 if x.shape[0] < 10 else x * 2, ("n",))
     (verdict,) = program.verdicts
-    assert (verdict.low, verdict.high) in ((10, None), (0, 9))
+    assert (verdict.low, verdict.high) == (10, None)
     assert verdict.beyond == "eager"
     assert "a branch" in verdict.reason and "test_generalize.py" in verdict.source
+    (other,) = program.others
+    assert [(each.low, each.high) for each in other.verdicts] == [(0, 9)]
 
 
 def test_two_programs_with_equal_graphs_keep_their_own_ranges() -> None:
@@ -90,10 +95,80 @@ def test_two_programs_with_equal_graphs_keep_their_own_ranges() -> None:
     assert free.verdicts[0].high is None
 
 
-def test_a_branch_on_parity_keeps_one_side() -> None:
-    program = captured(lambda x: x + 1 if x.shape[0] % 2 else x * 2, ("n",))
-    assert "n % 2" in program.verdicts[0].reason
-    assert program.verdicts[0].beyond == "eager"
+def stepwise(x: Tensor) -> Tensor:
+    if x.shape[0] < 16:
+        return x + 1
+    return x * 2 if x.shape[0] < 100 else x.cos()
+
+
+def summed(x: Tensor) -> Tensor:
+    return x.sum(0) if x.shape[0] > 1 and x.shape[1] % 3 else x.sum(1)
+
+
+def with_constants(x: Tensor) -> Tensor:
+    return x + torch.tensor([1.0, 2.0]) if x.shape[0] % 2 else x * torch.tensor([3.0, 4.0])
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "graphs"),
+    [
+        (lambda x: x + 1 if x.shape[0] % 2 else x * 2, ("n", 2), ["n % 2 != 0", "n % 2 == 0"]),
+        (stepwise, ("n", 2), ["n < 16", "16 <= n and n < 100", "16 <= n and 100 <= n"]),
+        (lambda x: (x * 2).squeeze() + 1, ("n", "m"), None),
+        (lambda x: x.squeeze(0) + 1, ("n", 2), ["n != 1", "n == 1"]),
+        (summed, ("n", "m"), None),
+        (with_constants, ("n", 2), ["n % 2 != 0", "n % 2 == 0"]),
+    ],
+    ids=["parity", "steps", "squeeze", "squeeze of an axis", "both", "constants"],
+)
+def test_each_size_has_a_graph_where_the_program_changes(
+    function: object, shape: tuple[str | int, ...], graphs: list[str] | None
+) -> None:
+    program = captured(function, shape)
+    every = (program, *program.others)
+    if graphs is not None:
+        assert {" and ".join(repr(b.condition) for b in each.within) for each in every} == set(graphs)
+    assert program.serves_all({})
+    for sizes in itertools.product((0, 1, 2, 3, 15, 16, 99, 100), (1, 2, 3)):
+        given = dict(zip(shape, sizes, strict=True))
+        if isinstance(shape[1], int) and sizes[1] != shape[1]:
+            continue
+        serving = [each for each in every if served(each, given)]
+        assert serving
+        for each in serving:
+            assert_agrees(each, Program(function), {"x0": torch.randn(sizes)})
+
+
+def served(program: Captured, sizes: dict[str, int]) -> bool:
+    return all(evaluate(guard.condition, sizes) for guard in program.graph.system.solve().guards)
+
+
+def test_a_loop_over_a_size_has_one_graph_and_leaves_the_rest() -> None:
+    program = captured(lambda x: sum(x[k] for k in range(x.shape[0])), ("n", "m"))
+    assert not program.others
+    assert not program.serves_all({})
+
+
+def test_a_slice_that_cuts_nothing_in_any_trace_still_cuts() -> None:
+    program = captured(lambda x: x[:, :100, None] * 2, ("n", "m"))
+    for length in (5, 100, 250):
+        assert_agrees(program, Program(lambda x: x[:, :100, None] * 2), {"x0": torch.randn(2, length)})
+
+
+def test_a_slice_that_is_written_to_cuts_too() -> None:
+    def function(x: Tensor) -> Tensor:
+        y = x + 1
+        y[:, 2:100] = 0
+        return y
+
+    program = captured(function, ("n", "m"))
+    for length in (5, 100, 250):
+        assert_agrees(program, Program(function), {"x0": torch.randn(2, length)})
+
+
+def test_sizes_that_a_rule_refuses_and_the_program_takes_are_left_to_eager() -> None:
+    (verdict,) = captured(lambda x: x[1:] * 2, ("n",)).verdicts
+    assert (verdict.low, verdict.beyond) == (1, "eager")
 
 
 def test_a_branch_without_effect_bounds_nothing() -> None:

@@ -34,13 +34,13 @@ def test_a_call_is_recognised_by_the_values_of_all_its_numbers() -> None:
     seen.add("view", LINE, {(1, 0): N, (1, 1): None})
     reader = seen.reader()
     zero, four = [{(1,): 0}] * 2, [{(1,): 4}] * 2
-    assert reader.expressions("mul", LINE, four, observed) == {}
-    assert reader.expressions("mul", ("other.py", 3), zero, observed) == {}
+    assert reader.next("mul", LINE, four, observed) is None
+    assert reader.next("mul", ("other.py", 3), zero, observed) is None
     # in their order, though all three have the same values in these traces
-    found = [reader.expressions("mul", LINE, zero, observed) for _ in range(4)]
-    assert found == [{(1,): N // 64}, {}, {(1,): N // 100}, {}]
+    found = [reader.next("mul", LINE, zero, observed) for _ in range(4)]
+    assert found == [{(1,): N // 64}, {(1,): 0}, {(1,): N // 100}, None]
     both = [{(1, 0): n, (1, 1): 7} for n in AT]
-    assert reader.expressions("view", LINE, both, observed) == {(1, 0): N}
+    assert reader.next("view", LINE, both, observed) == {(1, 0): N, (1, 1): None}
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from dlcb.compiler import artifact as artifacts
 from dlcb.compiler.artifact import Artifact
+from dlcb.compiler.bridge.ranks import specialise
 from dlcb.compiler.errors import ArtifactError, ContractError, GuardError, IndexRangeError
 from dlcb.compiler.expr.node import size
 from dlcb.compiler.host.program import Guard, Program
@@ -22,7 +23,6 @@ from dlcb.compiler.report import Report
 from dlcb.compiler.runtime.weights import WeightFile
 from dlcb.compiler.signature import Dim, Signature, TensorSpec
 from dlcb.compiler.source import InputDeclaration, ModelSource
-from dlcb.compiler.thunks.jit import specialise
 from dlcb.compiler.thunks.model import CompiledModel, load_model
 
 n, m = size("n"), size("m")

@@ -31,6 +31,51 @@ class Double(torch.nn.Module):
         return x + x
 
 
+class Normalised(torch.nn.Module):
+    """Softmax over the last axis, shifted and cut off, at any rank."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(torch.softmax(x, -1) - 0.1)
+
+
+class Places(torch.nn.Module):
+    """Where the largest element of a column lies: integers, from rank 2 on."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.transpose(-1, -2).argmax(-1)
+
+
+class Changing(torch.nn.Module):
+    """Another type at rank 2."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x > 0 if x.dim() == 2 else x
+
+
+def normalised() -> torch.nn.Module:
+    """A graph that torch.fx recorded without a single shape."""
+    return torch.fx.symbolic_trace(Normalised())
+
+
+def places() -> torch.nn.Module:
+    return Places()
+
+
+def changing() -> torch.nn.Module:
+    return Changing()
+
+
+def squeezed() -> torch.nn.Module:
+    return Squeezed()
+
+
+class Squeezed(torch.nn.Module):
+    """Without the axes of size 1: the rank follows the sizes."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.exp(x).squeeze() * 2
+
+
 def twice() -> torch.nn.Module:
     return Twice()
 

@@ -1,0 +1,48 @@
+"""What capturing gives: a graph with free sizes, the tensors it brings along, and what is known of every
+input dim; several graphs where the program changes with the sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from dlcb.compiler.bridge.coverage import covered
+from dlcb.compiler.bridge.guards import Branch
+from dlcb.compiler.bridge.probes import Bindings
+from dlcb.compiler.bridge.verdicts import DimVerdict
+from dlcb.compiler.ir.graph import Graph
+from dlcb.compiler.source import InputDeclaration
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A program with free sizes.
+
+    graph: inputs in declared order; free dims are size variables with the user's names, else s0, s1, ...;
+    parameters by state-dict name, other constants "constant.k". outputs: names of the graph's outputs.
+    examples: the sizes it was traced at. notes: what was left to PyTorch and why. within: conditions over
+    sizes that this graph is limited to, though the program is not. others: further graphs of the same
+    program beyond these, in the order in which they are to be tried."""
+
+    graph: Graph
+    parameters: Mapping[str, torch.Tensor]
+    verdicts: tuple[DimVerdict, ...]
+    inputs: tuple[InputDeclaration, ...]
+    outputs: tuple[str, ...]
+    examples: tuple[Bindings, ...]
+    notes: tuple[str, ...]
+    seconds: float
+    within: tuple[Branch, ...] = ()
+    others: tuple[Captured, ...] = ()
+
+    @property
+    def all_parameters(self) -> dict[str, torch.Tensor]:
+        """Those of every graph."""
+        return {name: x for each in (*self.others, self) for name, x in each.parameters.items()}
+
+    def serves_all(self, ranges: Mapping[str, tuple[int, int | None]]) -> bool:
+        """Whether every size in `ranges` that the program takes is served by one of the graphs, proven."""
+        conditions = [[branch.condition for branch in each.within] for each in (self, *self.others)]
+        return covered(conditions, ranges)

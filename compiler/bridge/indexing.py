@@ -1,0 +1,70 @@
+"""Python's indexing with every slice as a call of its own. PyTorch leaves out slices that keep a whole axis
+at the size at hand, so that a trace of `x[:, :100]` over 50 columns would not show that it cuts 200."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+_WHOLE = slice(None)
+
+
+class ExplicitSlices(TorchFunctionMode):
+    """While it is entered, `x[key]` and `x[key] = value` cut axis by axis first."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.__getitem__ or func is torch.Tensor.__setitem__:
+            x, key, *value = args
+            places = _slices(x, key if isinstance(key, tuple) else (key,))
+            if places:
+                rest = list(key) if isinstance(key, tuple) else [key]
+                for place, axis in places:
+                    cut = rest[place]
+                    x = torch.ops.aten.slice.Tensor(x, axis, cut.start, cut.stop, cut.step or 1)
+                    rest[place] = _WHOLE
+                if all(each is Ellipsis or each is _WHOLE for each in rest):
+                    if not value:
+                        return x
+                    rest = [Ellipsis]
+                return func(x, tuple(rest), *value)
+        return func(*args, **(kwargs or {}))
+
+
+def _slices(x: torch.Tensor, key: Sequence[Any]) -> list[tuple[int, int]]:
+    """(place in `key`, axis of `x`) of each slice that may cut; none where `key` holds what is not
+    understood."""
+    taken = [_axes(item) for item in key]
+    if None in taken:
+        return []
+    counts = [count for count in taken if count is not None]
+    rest = x.dim() - sum(counts)
+    return [(place, axis) for place, axis in _places(key, counts, rest) if _cuts(key[place])]
+
+
+def _places(key: Sequence[Any], counts: Sequence[int], rest: int) -> Iterator[tuple[int, int]]:
+    axis = 0
+    for place, (item, count) in enumerate(zip(key, counts, strict=True)):
+        yield place, axis
+        axis += rest if item is Ellipsis else count
+
+
+def _axes(item: Any) -> int | None:
+    """How many axes one item of a key uses up; None where that is left to PyTorch."""
+    if item is None or item is Ellipsis:
+        return 0
+    if isinstance(item, torch.Tensor):
+        return item.dim() if item.dtype in (torch.bool, torch.uint8) else 1
+    if isinstance(item, (int, torch.SymInt)) and not isinstance(item, bool):
+        return 1
+    return 1 if isinstance(item, slice) and all(map(_is_size, (item.start, item.stop, item.step))) else None
+
+
+def _is_size(bound: Any) -> bool:
+    return bound is None or isinstance(bound, (int, torch.SymInt))
+
+
+def _cuts(item: Any) -> bool:
+    return isinstance(item, slice) and item != _WHOLE

@@ -1,0 +1,71 @@
+"""Programs whose inputs have no rank: what can be known of them before a rank is met. A module is traced at
+the ranks that are usual; element types of the outputs come out, and which ranks the program takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from torch import nn
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from dlcb.compiler.bridge.declared import declare
+from dlcb.compiler.bridge.emit import from_torch
+from dlcb.compiler.bridge.probes import Prober
+from dlcb.compiler.bridge.record import Trace
+from dlcb.compiler.errors import CaptureError
+from dlcb.compiler.shapes.system import System
+from dlcb.compiler.source import InputDeclaration, ModelSource
+
+USUAL = range(6)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """`dtypes` of the outputs, empty where no usual rank could be traced; `taken`: the usual ranks that the
+    program takes; `refused`: what it said to the others."""
+
+    dtypes: tuple[str, ...]
+    taken: tuple[int, ...]
+    refused: tuple[str, ...]
+
+
+def is_any_rank(inputs: Sequence[InputDeclaration]) -> bool:
+    return any(declared.shape is None for declared in inputs)
+
+
+def specialise(source: ModelSource, ranks: Sequence[int]) -> ModelSource:
+    """The source with its any-rank inputs at these ranks, each of their dims free under a name of its own."""
+    inputs = tuple(
+        replace(declared, shape=tuple(f"{declared.name}_{axis}" for axis in range(rank)))
+        if declared.shape is None
+        else declared
+        for declared, rank in zip(source.inputs, ranks, strict=True)
+    )
+    return replace(source, inputs=inputs)
+
+
+def survey(source: ModelSource, module: nn.Module | ExportedProgram) -> Ranks:
+    """Traces `module` with all its any-rank inputs at each usual rank. CaptureError where outputs change
+    their number or type with the rank, which no signature could say."""
+    if isinstance(module, ExportedProgram):
+        return Ranks(_dtypes(Trace.of(module)), (), ())
+    found: dict[int, tuple[str, ...]] = {}
+    refused: list[str] = []
+    for rank in USUAL:
+        ranked = specialise(source, [rank] * len(source.inputs))
+        dims, free = declare(ranked, ranked.inputs, System())
+        prober = Prober(module, ranked.inputs, dims, free)
+        try:
+            found[rank] = _dtypes(prober.trace(prober.first()))
+        except CaptureError as error:
+            refused.append(f"rank {rank}: {error.message}")
+    if len(set(found.values())) > 1:
+        each = "; ".join(f"{', '.join(dtypes)} at rank {rank}" for rank, dtypes in found.items())
+        raise CaptureError(f"the outputs of '{source.name}' change with the rank: {each}", stage="capture")
+    return Ranks(next(iter(found.values()), ()), tuple(found), tuple(refused))
+
+
+def _dtypes(trace: Trace) -> tuple[str, ...]:
+    return tuple(from_torch(item.meta["val"].dtype).name for item in trace.outputs if isinstance(item, Node))

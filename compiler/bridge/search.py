@@ -1,0 +1,387 @@
+"""The search for one graph of a module that runs at many sizes: traces at several sizes that are one program,
+the branches and limits within which they are, and the sizes beyond. What is not understood is held at the
+traced size or limited to the range that was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from dlcb.compiler.bridge.capture import result_names
+from dlcb.compiler.bridge.captured import Captured
+from dlcb.compiler.bridge.declared import declare
+from dlcb.compiler.bridge.guards import Branch, Branches, collect
+from dlcb.compiler.bridge.lower import Disagreement, Lowered, lower
+from dlcb.compiler.bridge.probes import Bindings, FreeDim, Prober
+from dlcb.compiler.bridge.seen import Seen
+from dlcb.compiler.bridge.symbolic import opposite
+from dlcb.compiler.bridge.verdicts import AS_FAR_AS_SHOWN, PROVEN, judge
+from dlcb.compiler.errors import CaptureError, CompilerError, ShapeError
+from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.node import as_expr, equal, evaluate
+from dlcb.compiler.options import CompileOptions
+from dlcb.compiler.shapes.system import Guard, Provenance, System
+from dlcb.compiler.source import ModelSource
+
+A_BRANCH = "a branch"
+_SCANNED = 600  # sizes at which a branch is tried out
+_FARTHEST = 4096  # how far the other side of a branch is looked for
+_TRIED = 6  # conditions of shape rules beyond which the program is tried
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A dim held at the traced size. `refused`: the program rejects every other size that was tried."""
+
+    dim: str
+    size: int
+    why: Provenance
+    refused: bool
+
+
+class Search:
+    """Finds traces of one module that are one program, and the limits within which they are. `number` counts
+    the graphs of a module; `start` are sizes where `assumed` holds, for all but the first."""
+
+    def __init__(
+        self,
+        source: ModelSource,
+        module: nn.Module,
+        options: CompileOptions,
+        number: int = 1,
+        start: dict[str, int] | None = None,
+        assumed: Sequence[Branch] = (),
+    ) -> None:
+        if not source.inputs:
+            raise CaptureError(
+                f"model '{source.name}' declares no inputs to trace it with", stage="generalize"
+            )
+        self.source, self.module, self.options = source, module, options
+        self.dims, self.free = declare(source, source.inputs, System())
+        self.prober = Prober(module, source.inputs, self.dims, self.free)
+        self.number, self.start, self.assumed = number, start, tuple(assumed)
+        self.limits: dict[str, Limit] = {}
+        self.kept: list[Branch] = []  # branches that the graph is valid within
+        self.ties: list[Expr] = []  # equalities of dims without which the program fails
+        self.joined: list[dict[str, int]] = []  # sizes at which dims that otherwise move together broadcast
+        self.refused: list[Branch] = []  # those of them beyond which the program itself fails
+        self.seen = Seen()  # the numbers in the program's calls, as far as they follow sizes
+        self.turns: list[tuple[Branch, dict[str, int]]] = []  # what limits the graph, and sizes beyond it
+        self.guards: tuple[Guard, ...] = ()
+
+    def beyond(self, turn: Branch, sizes: dict[str, int], number: int) -> Search:
+        """The search for a graph that serves `sizes`, where `turn` does not hold."""
+        assumed = [branch for branch in self.assumed if evaluate(branch.condition, sizes)]
+        assumed.append(Branch(opposite(turn.condition), turn.source))
+        search = Search(self.source, self.module, self.options, number, sizes, assumed)
+        search.prober.programs, search.prober.rung = self.prober.programs, self.prober.rung
+        search.prober.tied, search.ties, search.joined = dict(self.prober.tied), self.ties, self.joined
+        return search
+
+    def covers(self, sizes: Bindings) -> bool:
+        """Whether the graph that was found serves these sizes."""
+        return all(evaluate(guard.condition, sizes) for guard in self.guards)
+
+    def run(self) -> Captured:
+        if self.start is None:
+            first = self.prober.first()
+            self._confirm_ties(first)
+        else:
+            first = self.start
+        branches = collect(self.module, self.prober.tensors(first), self.dims, self.options.guard_seconds)
+        self.seen = branches.seen
+        self._take([*self.assumed, *branches.found], first)
+        others = self._others(first)
+        if not others:
+            self._hold_unmoved(first)
+            others = self._others(first)
+        lowered, system, others = self._agree(first, others)
+        lowered, system, examples = self._cross_branches(lowered, system, [first, *others], branches)
+        certainty = PROVEN if not branches.missing else f"branches not proven: {branches.missing}"
+        if not others and len(self.limits) < len(self.free):
+            certainty = AS_FAR_AS_SHOWN
+        return self._captured(lowered, system, examples, certainty)
+
+    def _take(self, branches: Sequence[Branch], first: Bindings) -> None:
+        """The branches of the traced path bound what it is valid for; one that only a single size passes
+        holds that dim."""
+        for branch in branches:
+            names = [symbol.value for symbol in branch.condition.free]
+            alone = len(names) == 1 and not any(
+                evaluate(branch.condition, {names[0]: size})
+                for size in range(_SCANNED)
+                if size != first[names[0]]
+            )
+            if alone:
+                why = Provenance(A_BRANCH, branch.source, f"{branch.condition!r}")
+                self._hold(names[0], first[names[0]], why, refused=False)
+            else:
+                self.kept.append(branch)
+        self.prober.free = [self._narrowed(dim) for dim in self.free]
+
+    def _narrowed(self, dim: FreeDim) -> FreeDim:
+        """The range that the branches leave to a dim, so that sizes are drawn within it."""
+        alone = [branch.condition for branch in self.kept if branch.condition.free == {dim.symbol}]
+        if not alone:
+            return dim
+        reach = range(dim.low, (_FARTHEST if dim.high is None else dim.high) + 1)
+        passing = [size for size in reach if all(evaluate(each, {dim.name: size}) for each in alone)]
+        if not passing:
+            return dim
+        unbounded = dim.high is None and passing[-1] == reach[-1]
+        return replace(dim, low=passing[0], high=None if unbounded else passing[-1])
+
+    def _others(self, first: Bindings) -> list[dict[str, int]]:
+        others = self.prober.others(first, max(self.options.probes - 1, 0), self._allowed)
+        return [*others, *filter(self._allowed, self.joined)]
+
+    def _allowed(self, sizes: Bindings) -> bool:
+        held = all(sizes[limit.dim] == limit.size for limit in self.limits.values())
+        return held and all(evaluate(branch.condition, sizes) for branch in self.kept)
+
+    def _lower(self, examples: Sequence[Bindings], branches: Sequence[Branch]) -> tuple[Lowered, System]:
+        """One graph from the traces at `examples`, within the limits and the branches taken."""
+        system = System()
+        dims, _ = declare(self.source, self.source.inputs, system)
+        for limit in self.limits.values():
+            system.equal(self._symbol(limit.dim), as_expr(limit.size), limit.why)
+        for tie in self.ties:
+            system.require(tie, Provenance("the program", "", f"refuses other sizes than {tie!r}"))
+        for branch in branches:
+            system.require(branch.condition, Provenance(A_BRANCH, branch.source, f"{branch.condition!r}"))
+        programs = [self.prober.trace(sizes) for sizes in examples]
+        label = "" if self.number == 1 else f"graph{self.number}."
+        return lower(self.source.name, programs, examples, dims, system, self.seen, label), system
+
+    def _symbol(self, name: str) -> Expr:
+        return next(dim.symbol for dim in self.free if dim.name == name)
+
+    def _agree(
+        self, first: Bindings, others: list[dict[str, int]]
+    ) -> tuple[Lowered, System, list[dict[str, int]]]:
+        """The graph of all traces; dims whose change makes them disagree are held at the first trace's
+        size."""
+        for _ in range(len(self.free) + 1):
+            if not others and len(self.limits) < len(self.free):
+                self._hold_unmoved(first)
+            try:
+                lowered, system = self._lower([first, *others], self.kept)
+                return self._confirmed(first, others, lowered, system)
+            except (Disagreement, ShapeError) as error:
+                self._hold_culprits(first, error)
+                others = self._others(first)
+        raise CaptureError("the traces at different sizes are not one program", stage="generalize")
+
+    def _confirmed(
+        self, first: Bindings, others: list[dict[str, int]], lowered: Lowered, system: System
+    ) -> tuple[Lowered, System, list[dict[str, int]]]:
+        """Where a literal was explained by a form that so few traces cannot prove, one more trace has to
+        agree."""
+        if not lowered.sizes.uncertain or not self.free:
+            return lowered, system, others
+        more = self.prober.others(first, len(others) + 1, self._allowed)
+        fresh = [sizes for sizes in more if sizes not in others][:1]
+        lowered, system = self._lower([first, *others, *fresh], self.kept)
+        return lowered, system, [*others, *fresh]
+
+    # ---- limits ------------------------------------------------------------------------------------
+
+    def _hold_unmoved(self, first: Bindings) -> None:
+        """No second trace was possible: every dim that accepts no other size is held."""
+        for dim in self.free:
+            if dim.name in self.limits or self.prober.varied(first, dim.name, self._allowed) is not None:
+                continue
+            if (other := self.prober.partner(first, dim.name)) is not None:
+                self._tie(first, dim.name, other)
+            elif not self._leads(first, dim):
+                branched = any(dim.symbol in branch.condition.free for branch in self.kept)
+                self._hold(dim.name, first[dim.name], self._refusal(first, dim), refused=not branched)
+
+    def _confirm_ties(self, first: Bindings) -> None:
+        """Dims that were set equal to find a first trace stay tied where they cannot change alone."""
+        supposed, self.prober.tied = self.prober.tied, {}
+        for name, other in supposed.items():
+            if self.prober.varied(first, name, lambda sizes: True) is None:
+                self._tie(first, name, other)
+
+    def _leads(self, first: Bindings, dim: FreeDim) -> bool:
+        """Whether a later dim has to change with this one; that dim is tied when its turn comes."""
+        later = self.free[list(self.free).index(dim) + 1 :]
+        return any(self.prober.partner(first, other.name) == dim.name for other in later)
+
+    def _tie(self, first: Bindings, name: str, other: str) -> None:
+        """Two dims that the program takes only when they are equal are one size with two names, unless it
+        takes either of them at 1 as well: then they broadcast, and the shape rules say what they need."""
+        self.prober.tied[name] = other
+        at_one = [{**first, dim: 1} for dim in (name, other)]
+        if all(map(self.prober.accepts, at_one)):
+            self.joined += [sizes for sizes in at_one if sizes != first]
+        else:
+            self.ties.append(equal(self._symbol(name), self._symbol(other)))
+
+    def _refusal(self, first: Bindings, dim: FreeDim) -> Provenance:
+        """What the program said when this dim alone was changed."""
+        for key, outcome in self.prober.programs.items():
+            sizes = dict(key)
+            only = all(sizes[name] == size for name, size in first.items() if name != dim.name)
+            if isinstance(outcome, CaptureError) and only and sizes[dim.name] != first[dim.name]:
+                return Provenance(
+                    "the program",
+                    outcome.source_line,
+                    f"refuses {dim.name} = {sizes[dim.name]}: {outcome.message}",
+                )
+        return Provenance("the program", "", f"accepts no other size of '{dim.name}' that was tried")
+
+    def _hold_culprits(self, first: Bindings, error: CompilerError) -> None:
+        """Holds each dim that, changed alone, makes the traces disagree; all of them where none does so
+        alone."""
+        why = Provenance(error.node or "the graph", error.source_line, error.message)
+        moving = [dim for dim in self.free if dim.name not in self.limits]
+        culprits = [dim for dim in moving if self._disagrees(first, dim)] or moving
+        if not culprits:
+            raise error
+        for dim in culprits:
+            self._hold(dim.name, first[dim.name], why, refused=False)
+
+    def _disagrees(self, first: Bindings, dim: FreeDim) -> bool:
+        varied = self.prober.varied(first, dim.name, self._allowed)
+        if varied is None:
+            return False
+        try:
+            self._lower([first, varied], self.kept)
+        except (Disagreement, ShapeError):
+            return True
+        return False
+
+    def _hold(self, name: str, size: int, why: Provenance, refused: bool) -> None:
+        dim = next(dim for dim in self.free if dim.name == name)
+        if refused and dim.declared:
+            places = ", ".join(f"axis {axis} of '{name}'" for name, axis in dim.places)
+            raise ShapeError(
+                f"'{dim.name}' ({places}) is declared free, and the program takes {size} only: {why.detail}",
+                stage="generalize",
+                node=why.operator,
+                source_line=why.source,
+            )
+        self.limits[name] = Limit(name, size, why, refused)
+        self.prober.fixed[name] = size
+
+    # ---- branches ----------------------------------------------------------------------------------
+
+    def _cross_branches(
+        self, lowered: Lowered, system: System, examples: list[Bindings], branches: Branches
+    ) -> tuple[Lowered, System, tuple[Bindings, ...]]:
+        """A branch whose other side gives the same graph bounds nothing: one trace beyond it tells.
+        Without a full list of branches a trace with each dim at 1 stands in for them."""
+        beyond = [
+            self._beyond(branch.condition, examples[0]) for branch in self.kept if branch not in self.assumed
+        ]
+        if branches.missing:
+            beyond += [
+                {**examples[0], dim.name: 1}
+                for dim in self.free
+                if dim.name not in self.limits and dim.low <= 1
+            ]
+        for sizes in beyond:
+            if sizes is None or sizes in examples:
+                continue
+            crossed = [branch for branch in self.kept if not evaluate(branch.condition, sizes)]
+            without = [branch for branch in self.kept if branch not in crossed]
+            if crossed and not self.prober.accepts(sizes):
+                self.refused += crossed
+                continue
+            try:
+                lowered, system = self._lower([*examples, sizes], without)
+                examples, self.kept = [*examples, sizes], without
+            except CompilerError as error:
+                if not crossed:
+                    self._exclude(examples[0], sizes, error)
+                    lowered, system = self._lower(examples, self.kept)
+        return lowered, system, tuple(examples)
+
+    def _exclude(self, first: Bindings, sizes: Bindings, error: CompilerError) -> None:
+        """A dim of 1 gives another graph: it belongs to another tier."""
+        for name, size in sizes.items():
+            if size != first[name]:
+                condition = as_expr(2) <= self._symbol(name)
+                self.kept.append(Branch(condition, error.source_line))
+
+    def _beyond(self, condition: Expr, first: Bindings, least: int = 1) -> dict[str, int] | None:
+        """The sizes nearest to the first trace's where `condition` fails and the branches' others do not;
+        where it never fails alone, those where it fails."""
+        others = [other for other in self.kept if other.condition is not condition]
+        turned: dict[str, int] | None = None
+        for symbol in condition.free:
+            name = symbol.value
+            dim = next(dim for dim in self.free if dim.name == name)
+            if name in self.limits:
+                continue
+            reach = range(max(dim.low, least), min(dim.high or _FARTHEST, _FARTHEST) + 1)
+            for size in _nearest_first(reach, first[name]):
+                sizes = self.prober.moved(first, name, size)
+                if evaluate(condition, sizes):
+                    continue
+                if all(evaluate(other.condition, sizes) for other in others):
+                    return sizes
+                turned = turned or sizes
+        return turned
+
+    # ---- the result --------------------------------------------------------------------------------
+
+    def _captured(
+        self, lowered: Lowered, system: System, examples: Sequence[Bindings], certainty: str
+    ) -> Captured:
+        program = self.prober.trace(examples[0])
+        symbols = {dim.symbol for dim in self.free}
+        self.guards = tuple(g for g in system.solve().guards if g.condition.free <= symbols)
+        self._find_turns(examples[0])
+        verdicts = judge(system, self.dims, self.free, certainty, self._limited())
+        names = result_names(program, self.source.outputs)
+        return Captured(
+            graph=lowered.graph,
+            parameters=lowered.parameters,
+            verdicts=verdicts,
+            inputs=self.source.inputs,
+            outputs=tuple(names[place] for place in lowered.kept),
+            examples=tuple(examples),
+            notes=lowered.notes,
+            seconds=0.0,
+            within=self._within(),
+        )
+
+    def _find_turns(self, first: Bindings) -> None:
+        """The conditions beyond which the program goes on, as another graph: branches, and what the shape
+        rules asked for where the program itself does not."""
+        derived = [
+            Branch(guard.condition, guard.why.source)
+            for guard in self.guards
+            if not guard.declared and guard.why.operator != A_BRANCH
+        ]
+        taken = [branch for branch in self.kept if branch not in self.refused and branch not in self.assumed]
+        for branch in taken:
+            if (sizes := self._beyond(branch.condition, first)) is not None:
+                self.turns.append((branch, sizes))
+        for branch in derived[:_TRIED]:
+            sizes = self._beyond(branch.condition, first, least=0)
+            if sizes is not None and self.prober.runs(sizes):
+                self.turns.append((branch, sizes))
+
+    def _within(self) -> tuple[Branch, ...]:
+        held = [
+            Branch(equal(self._symbol(limit.dim), limit.size), limit.why.source)
+            for limit in self.limits.values()
+            if not limit.refused
+        ]
+        kept = [branch for branch in self.kept if branch not in self.refused]
+        return tuple(dict.fromkeys([*held, *kept, *(branch for branch, _ in self.turns)]))
+
+    def _limited(self) -> Callable[[str], bool]:
+        """Whether sizes beyond the verdict's range may be right for the program, only not for this graph."""
+        names = {symbol.value for branch in self._within() for symbol in branch.condition.free}
+        return lambda name: name in names
+
+
+def _nearest_first(sizes: range, origin: int) -> list[int]:
+    return sorted(sizes, key=lambda size: abs(size - origin))
