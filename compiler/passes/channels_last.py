@@ -1,5 +1,6 @@
-"""Images are kept channels-last between convolutions, which is what tensor cores read. A layout is a property
-of operator, rank and weights, not of sizes, so it is decided here, for any batch, height and width.
+"""Images are kept channels-last between convolutions, which is what tensor cores and oneDNN's fastest
+kernels read. A layout is a property of operator, rank and weights, not of sizes, so it is decided here, for
+any batch, height and width.
 
 Each convolution becomes convolution_nhwc between two permutations; a permutation back to channels-first
 then sinks through whatever works element by element, until it meets the permutation of the next convolution
@@ -9,6 +10,7 @@ because that is what their readers ask for."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from dlcb.compiler.expr.node import ONE
@@ -19,11 +21,12 @@ _TO_LAST, _TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 _IMAGE_RANK = 4
 
 
-def channels_last(graph: Graph) -> Graph:
-    """`graph` with its two-dimensional convolutions over channels-last images."""
+def channels_last(graph: Graph, *, depthwise_kernels: bool = False) -> Graph:
+    """`graph` with its two-dimensional convolutions over channels-last images; with `depthwise_kernels` those
+    of one channel a group as kernels of ours."""
     if not any(_is_image_convolution(node) for node in graph.nodes):
         return graph
-    return rewrite(graph, _replace)
+    return rewrite(graph, partial(_replace, depthwise_kernels))
 
 
 def _is_image_convolution(node: Node) -> bool:
@@ -38,7 +41,7 @@ def _is_depthwise(node: Node) -> bool:
 
 
 def _depthwise(build: GraphBuilder, inputs: tuple[Value, ...], attributes: Mapping[str, Any]) -> Value:
-    """Libraries plan a depthwise convolution for seconds at each new shape;
+    """cuDNN plans a depthwise convolution for seconds at each new shape;
     a kernel of ours takes any shape, and what follows joins it."""
     x, weight, *bias = inputs
     channels, _, *window = weight.shape
@@ -50,8 +53,10 @@ def _depthwise(build: GraphBuilder, inputs: tuple[Value, ...], attributes: Mappi
     return build.apply(ops.add, y, bias[0]) if bias else y
 
 
-def _replace(build: GraphBuilder, node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
-    if _is_depthwise(node):
+def _replace(
+    depthwise_kernels: bool, build: GraphBuilder, node: Node, inputs: tuple[Value, ...]
+) -> Sequence[Value] | None:
+    if depthwise_kernels and _is_depthwise(node):
         return (_first(build, _depthwise(build, inputs, node.attributes)),)
     if _is_image_convolution(node):
         weight = build.apply(ops.contiguous, build.apply(ops.permute, inputs[1], order=_TO_LAST))

@@ -1,12 +1,12 @@
-"""What a library does in the same call as a convolution or a product: add the bias, add a residual, clip at
-zero. What it does not do is left to the kernel that reads the result: there a bias costs
-nothing, while the library would run a kernel for it.
+"""What a library does in the same call as a convolution or a product: add the bias, add a residual, clip.
+What it does not do is left to the kernel that reads the result: there a bias costs nothing, while cuDNN would
+run a kernel for it.
 
 Works on channels-last convolutions; see PAPERS technique 18 for why these calls take any size."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dlcb.compiler.ir import ops
 from dlcb.compiler.ir.graph import Graph, GraphBuilder, Node, Value, rewrite
@@ -16,15 +16,53 @@ _WITH_BIAS = 3  # operands
 
 def fuse_epilogues(graph: Graph) -> Graph:
     """relu(convolution), relu(convolution + residual) and relu(linear) as one call each."""
-    fused = _Fused(graph)
+    fused = _Fused(graph, _takes_epilogue)
     return rewrite(graph, fused.replace) if fused.plain or fused.residual else graph
+
+
+def clip_in_place(graph: Graph) -> Graph:
+    """As `fuse_epilogues`, for a library that clips in a pass of its own over what it just wrote: then groups
+    do not matter, nor whether there is a bias, and minimum(relu(convolution), constant) is one call too."""
+    graph = rewrite(graph, _as_relu)
+    fused = _Fused(graph, _is_plain)
+    if not (fused.plain or fused.residual):
+        return graph
+    graph = rewrite(graph, fused.replace)
+    users = graph.users()
+
+    def replace(build: GraphBuilder, node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
+        call = node.inputs[0].producer if node.op is ops.minimum else None
+        if call is None or call.op is not ops.convolution_nhwc or not call.attributes.get("relu"):
+            return None
+        ceiling = _number(node.inputs[1])
+        if ceiling is None or len(users[call.result]) > 1 or call.result in graph.outputs:
+            return None
+        return (build.apply(call.op, *inputs[0].made_by.inputs, **{**call.attributes, "ceiling": ceiling}),)
+
+    return rewrite(graph, replace)
+
+
+def _as_relu(build: GraphBuilder, node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
+    """maximum(x, 0) -> relu(x)"""
+    if node.op is ops.maximum and _number(node.inputs[1]) == 0 and node.inputs[0].dtype is node.result.dtype:
+        return (build.apply(ops.relu, inputs[0]),)
+    return None
+
+
+def _number(value: Value) -> float | None:
+    """The number that a rank-0 value is, where it is known."""
+    node = value.producer
+    if node is None or node.op is not ops.full or value.rank:
+        return None
+    number = node.attributes["value"]
+    return float(number) if isinstance(number, int | float) and not isinstance(number, bool) else None
 
 
 class _Fused:
     """Which relu ends which call: those of `plain` end their operand's, `residual[relu]` is the place of a
     convolution in a sum."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, takes_epilogue: Callable[[Node], bool]) -> None:
         users = graph.users()
         once = {value for value, readers in users.items() if len(readers) == 1} - set(graph.outputs)
         self.plain: set[Node] = set()
@@ -33,13 +71,13 @@ class _Fused:
             before = node.inputs[0].producer if node.op is ops.relu else None
             if before is None or node.inputs[0] not in once:
                 continue
-            if _takes_epilogue(before) or (before.op is ops.linear and len(before.inputs) == _WITH_BIAS):
+            if takes_epilogue(before) or (before.op is ops.linear and len(before.inputs) == _WITH_BIAS):
                 self.plain.add(node)
             elif before.op is ops.add and before.inputs[0].shape == before.inputs[1].shape:
                 places = [
                     k
                     for k, v in enumerate(before.inputs)
-                    if v in once and v.producer and _takes_epilogue(v.producer)
+                    if v in once and v.producer and takes_epilogue(v.producer)
                 ]
                 if places:
                     self.residual[node] = places[0]
@@ -56,13 +94,12 @@ class _Fused:
         return None
 
 
+def _is_plain(node: Node) -> bool:
+    return node.op is ops.convolution_nhwc and not _has_epilogue(node)
+
+
 def _takes_epilogue(node: Node) -> bool:
-    plain = (
-        node.op is ops.convolution_nhwc
-        and not node.attributes.get("relu")
-        and not node.attributes.get("residual")
-    )
-    return plain and node.attributes["groups"] == 1 and len(node.inputs) == _WITH_BIAS
+    return _is_plain(node) and node.attributes["groups"] == 1 and len(node.inputs) == _WITH_BIAS
 
 
 def split_biases(graph: Graph) -> Graph:

@@ -17,7 +17,7 @@ from dlcb.compiler.passes.algebra import (
 )
 from dlcb.compiler.passes.channels_last import channels_last
 from dlcb.compiler.passes.decompose import decompose
-from dlcb.compiler.passes.epilogues import fuse_epilogues, split_biases
+from dlcb.compiler.passes.epilogues import clip_in_place, fuse_epilogues, split_biases
 from dlcb.compiler.passes.fuse import fuse
 from dlcb.compiler.passes.layout import declared_layout
 from dlcb.compiler.passes.products import dense_images, products
@@ -50,8 +50,10 @@ PASSES: tuple[Pass, ...] = (
     Pass("evaluate_coordinates", evaluate_coordinates),
     Pass("additive_masks", additive_masks, _CPP),
     Pass("additive_masks", partial(additive_masks, row_multiple=_MASK_ROWS), _CUDA),
-    Pass("channels_last", channels_last),
-    Pass("fuse_epilogues", fuse_epilogues),
+    Pass("channels_last", partial(channels_last, depthwise_kernels=True), _CUDA),
+    Pass("channels_last", channels_last, _CPP),
+    Pass("fuse_epilogues", fuse_epilogues, _CUDA),
+    Pass("clip_in_place", clip_in_place, _CPP),
     Pass("products", products, _CUDA),
     Pass("split_biases", split_biases, _CUDA),
     Pass("dense_images", dense_images, _CUDA),

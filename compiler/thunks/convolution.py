@@ -1,6 +1,6 @@
-"""Convolutions over channels-last images as steps of a plan: geometry and weights come in once, images with
-every call, and the result is what PyTorch's own convolution gives. Where a shape comes again, cuDNN's fused
-calls, or oneDNN's with packed weights, take the place of the plain ones.
+"""Convolutions over channels-last images as steps of a plan: operands come in with every call, and the result
+is what PyTorch's own convolution gives. Where a shape comes again, cuDNN's fused calls, or oneDNN's with
+packed weights, take the place of the plain ones.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import torch
 
 from dlcb.compiler.thunks import onednn
 
-Operands = Sequence[torch.Tensor]
-
 CHANNELS_LAST, CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)  # orders of permutation
 
 PLAIN_CALLS = 2  # at one shape, before a fused convolution is planned
@@ -23,8 +21,8 @@ _met: dict[tuple[int, torch.Size], int] = {}
 
 
 class ImageConvolution:
-    """One step of a plan: called with operands, it gives the call on them. With `constant_weights` the
-    weights are the same in all calls, and may be packed."""
+    """One step of a plan: called with operands, it gives the call on them. With `constant_weights` all calls
+    have the same weights and bias, and images of one shape: the weights may be packed for it."""
 
     def __init__(self, attributes: Mapping[str, Any], constant_weights: bool = False) -> None:
         self._geometry = (
@@ -33,21 +31,25 @@ class ImageConvolution:
             attributes["dilation"],
             attributes.get("groups", 1),
         )
-        self._relu = bool(attributes.get("relu"))
+        self._relu, self._ceiling = bool(attributes.get("relu")), attributes.get("ceiling")
         self._residual = bool(attributes.get("residual"))
+        self._constant = constant_weights
+        self._weights: tuple[torch.Tensor, torch.Tensor | None] | None = None  # and bias
         self._packs = constant_weights
         self._packed: onednn.Packed | None = None
 
-    def __call__(self, operands: Operands, out: torch.Tensor | None = None) -> Callable[[], torch.Tensor]:
+    def __call__(
+        self, operands: Sequence[torch.Tensor], out: torch.Tensor | None = None
+    ) -> Callable[[], torch.Tensor]:
         # Seen channels-first, channels-last memory is what PyTorch calls the channels_last format: nothing is
         # moved.
-        x, weight, *rest = (
-            t.permute(CHANNELS_FIRST) if t.dim() == len(CHANNELS_FIRST) else t for t in operands
-        )
-        residual = rest.pop() if self._residual else None
-        bias = rest[0] if rest else None
-        run = self._on_cuda if x.is_cuda else self._on_cpu
-        return partial(run, x, weight, bias, residual)
+        x = operands[0].permute(CHANNELS_FIRST)
+        residual = operands[-1].permute(CHANNELS_FIRST) if self._residual else None
+        weights = self._weights
+        if weights is None or not self._constant:
+            bias = operands[2] if len(operands) - self._residual > 2 else None
+            weights = self._weights = operands[1].permute(CHANNELS_FIRST), bias
+        return partial(self._on_cuda if x.is_cuda else self._on_cpu, x, *weights, residual)
 
     def _plain(
         self,
@@ -58,9 +60,15 @@ class ImageConvolution:
     ) -> torch.Tensor:
         stride, padding, dilation, groups = self._geometry
         y = torch.convolution(x, weight, bias, stride, padding, dilation, False, (0, 0), groups)
-        if residual is not None:
-            y = y.add_(residual)
-        return (y.relu_() if self._relu else y).permute(CHANNELS_LAST)
+        return self._clipped(y if residual is None else y.add_(residual))
+
+    def _clipped(self, y: torch.Tensor) -> torch.Tensor:
+        # oneDNN could clip as it writes, but makes 0 of NaN
+        if self._ceiling is not None:
+            y.clamp_(0, self._ceiling)
+        elif self._relu:
+            y.relu_()
+        return y.permute(CHANNELS_LAST)
 
     def _on_cuda(
         self,
@@ -86,12 +94,12 @@ class ImageConvolution:
         bias: torch.Tensor | None,
         residual: torch.Tensor | None,
     ) -> torch.Tensor:
-        if self._packs and self._packed is None and not is_new((weight.data_ptr(), x.shape)):
+        if self._packed is not None:
+            return self._clipped(self._packed(x, bias, residual))
+        if self._packs and not is_new((weight.data_ptr(), x.shape)):
             self._packed = onednn.pack(x, weight, *self._geometry)
-            self._packs = self._packed is not None
-        if self._packed is None:
-            return self._plain(x, weight, bias, residual)
-        return self._packed(x, bias, residual, self._relu).permute(CHANNELS_LAST)
+            self._packs = False  # tried
+        return self._plain(x, weight, bias, residual)
 
 
 def is_new(place: tuple[int, torch.Size]) -> bool:

@@ -39,7 +39,8 @@ def bind(
 def binder(operator: str, attributes: Mapping[str, Any], constant: Sequence[bool]) -> Binder:
     """How one step of a plan binds its calls; `constant` says which operands are the same in all of them."""
     if operator == "convolution_nhwc":
-        return ImageConvolution(attributes, constant_weights=constant[1])
+        weights = constant[1 : len(constant) - bool(attributes.get("residual"))]
+        return ImageConvolution(attributes, constant_weights=all(weights))
     return partial(bind, operator, attributes)
 
 

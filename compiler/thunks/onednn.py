@@ -1,7 +1,7 @@
 """Convolutions on the CPU with packed weights, by operators that PyTorch keeps for its own compiler: oneDNN
-then lays weights out once for a size of image and not in every call, and adds a residual and clips as it
-writes. No public interface: they are tried once against the public call, and where they are missing or
-disagree the public call stays.
+then lays weights out once for a size of image and not in every call, and adds a residual as it writes. No
+public interface: they are tried once against the public call, and where they are missing or disagree the
+public call stays.
 
 Weights packed for one size of image make another up to forty times slower, so a packing belongs to one size;
 sizes that want the same one share it.
@@ -17,7 +17,9 @@ from weakref import WeakValueDictionary
 
 import torch
 
-_LEAST_PRODUCTS = 1 << 20  # multiplications; below, what these operators cost by themselves shows
+# multiplications below which what these operators cost by themselves shows; a window of one pixel is a
+# product, which PyTorch hands to another library where it is small
+_LEAST_PRODUCTS, _LEAST_PRODUCTS_OF_POINTS = 1 << 20, 1 << 24
 _DTYPES = frozenset({torch.float32})
 
 _packings: WeakValueDictionary[tuple[int, int], torch.Tensor] = WeakValueDictionary()
@@ -39,19 +41,17 @@ class Packed:
     ) -> None:
         self._weight, self._plain = packed, plain  # `plain` keeps its address from being used again
         self._geometry = (padding, stride, dilation, groups)
+        self._convolve = torch.ops.mkldnn._convolution_pointwise.default
+        self._convolve_and_add = torch.ops.mkldnn._convolution_pointwise.binary
 
     def __call__(
-        self, x: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor | None, relu: bool
+        self, x: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor | None
     ) -> torch.Tensor:
-        """relu(convolution(x) + bias + residual), what is absent left out; a residual comes with relu."""
-        operators = torch.ops.mkldnn
+        """convolution(x) + bias + residual, what is absent left out."""
         if residual is None:
-            end = "relu" if relu else "none"
-            return operators._convolution_pointwise.default(
-                x, self._weight, bias, *self._geometry, end, (), ""
-            )
-        return operators._convolution_pointwise.binary(
-            x, residual, self._weight, bias, *self._geometry, "add", None, "relu", (), ""
+            return self._convolve(x, self._weight, bias, *self._geometry, "none", (), "")
+        return self._convolve_and_add(
+            x, residual, self._weight, bias, *self._geometry, "add", None, None, (), None
         )
 
 
@@ -79,7 +79,8 @@ def pack(
 
 def _worthwhile(x: torch.Tensor, weight: torch.Tensor, stride: Sequence[int]) -> bool:
     outputs = x.shape[0] * (x.shape[2] // stride[0]) * (x.shape[3] // stride[1])
-    return outputs * weight.numel() >= _LEAST_PRODUCTS
+    least = _LEAST_PRODUCTS if weight.shape[2] * weight.shape[3] > 1 else _LEAST_PRODUCTS_OF_POINTS
+    return outputs * weight.numel() >= least
 
 
 def _reordered(
@@ -125,11 +126,8 @@ def works() -> bool:
     y = torch.nn.functional.conv2d(x, weight, bias, *geometry)
     try:
         packed = Packed(_shared(weight, _reordered(x, weight, *geometry)), weight, *geometry)
-        found = packed(x, bias, None, False), packed(x, bias, None, True), packed(x, bias, y, True)
+        found = packed(x, bias, None), packed(x, bias, y)
     except (AttributeError, RuntimeError, TypeError) as error:
         logger.warning("convolutions stay unpacked: %s", error)
         return False
-    return all(
-        torch.allclose(a, b, rtol=1e-4, atol=1e-4)
-        for a, b in zip(found, (y, y.relu(), (y + y).relu()), strict=True)
-    )
+    return all(torch.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in zip(found, (y, y + y), strict=True))

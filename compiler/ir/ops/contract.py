@@ -151,7 +151,7 @@ convolution = Op(
 
 
 # ---- convolution over channels-last images, with what libraries do in the same call:
-# y[n, h, w, o] = relu(sum of x[n, .., c] * w[o, .., c] + bias[o] + residual[n, h, w, o])
+# y[n, h, w, o] = relu(sum of x[n, .., c] * w[o, .., c] + bias[o] + residual[n, h, w, o]), at most `ceiling`
 
 _CHANNELS_LAST, _CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
 
@@ -163,6 +163,7 @@ def _nhwc_shape(
     *rest: Type,
     residual: bool = False,
     relu: bool = False,
+    ceiling: float | None = None,
     **attributes: Any,
 ) -> Shape:
     first = [Type(tuple(t.shape[axis] for axis in _CHANNELS_FIRST), t.dtype) for t in (x, w)]
@@ -181,6 +182,7 @@ def _nhwc_expanded(
     *rest: Value,
     residual: bool = False,
     relu: bool = False,
+    ceiling: float | None = None,
     **attributes: Any,
 ) -> Value:
     def first(value: Value) -> Value:
@@ -190,7 +192,10 @@ def _nhwc_expanded(
     y = build.apply(convolution, first(x), first(w), *bias, **attributes)
     y = build.apply(move.permute, y, order=_CHANNELS_LAST)
     y = build.apply(elementwise.add, y, rest[-1]) if residual else y
-    return build.apply(elementwise.relu, y) if relu else y
+    y = build.apply(elementwise.relu, y) if relu else y
+    if ceiling is None:
+        return y
+    return build.apply(elementwise.minimum, y, reduce.scalar(build, ceiling, y.dtype))
 
 
 convolution_nhwc = Op(

@@ -124,3 +124,27 @@ def test_a_cpu_does_the_bias_and_the_residual_in_the_call() -> None:
     images = [node for node in calls if node.op.name == "convolution_nhwc"]
     assert all(len(node.inputs) == 3 + bool(node.attributes.get("residual")) for node in images)
     assert sum(bool(node.attributes.get("residual")) for node in images) == 2
+
+
+def test_on_a_cpu_a_depthwise_convolution_and_a_ceiling_are_the_library_s() -> None:
+    p = Network("clipped_network")
+    six, zero = p.constant(6.0), p.constant(0.0)
+    x = p.minimum(p.maximum(p.normed(p.image(3), "stem", 8, 3), zero), six)
+    x = p.minimum(p.maximum(p.normed(x, "depthwise", 8, 1, groups=8), zero), six)
+    graph = p.graph(p.normed(x, "point", 4, 8, 1, padding=(0, 0)))
+    plan = schedule(run_passes(graph, "cpp"))
+    calls = [step.node for step in plan.steps if isinstance(step, LibraryStep)]
+    assert [node.attributes["groups"] for node in calls] == [1, 8, 1]
+    assert [node.attributes.get("ceiling") for node in calls] == [6.0, 6.0, None]
+    sizes = {"batch": 2, "height": 9, "width": 8}
+    np.testing.assert_allclose(
+        values(run_passes(graph, "cpp"), sizes), values(graph, sizes), rtol=1e-9, atol=1e-12
+    )
+
+
+def test_a_ceiling_is_not_taken_from_a_value_that_others_read() -> None:
+    p = Network("shared_network")
+    x = p.relu(p.normed(p.image(3), "stem", 8, 3))
+    graph = p.graph(p.minimum(x, p.constant(6.0)), x)
+    calls = [n for n in run_passes(graph, "cpp").nodes if n.op.name == "convolution_nhwc"]
+    assert [n.attributes.get("ceiling") for n in calls] == [None]
