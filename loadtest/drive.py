@@ -37,8 +37,9 @@ class Request:
         inputs: Mapping[str, np.ndarray],
         encoding: Encoding,
         expected: Mapping[str, np.ndarray] | None,
+        timeout: float | None = None,
     ) -> "Request":
-        headers, body = encode(inputs, encoding)
+        headers, body = encode(inputs, encoding, timeout)
         shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
         return cls(f"/v2/models/{model}/infer", headers, body, shapes, expected)
 

@@ -34,17 +34,21 @@ class WireError(ValueError):
     """An answer that the protocol does not allow."""
 
 
-def encode(inputs: Mapping[str, np.ndarray], encoding: Encoding) -> tuple[dict[str, str], bytes]:
-    """Headers and body of an inference request."""
+def encode(
+    inputs: Mapping[str, np.ndarray], encoding: Encoding, timeout: float | None = None
+) -> tuple[dict[str, str], bytes]:
+    """Headers and body of an inference request, `timeout` in seconds."""
+    parameters: dict[str, Any] = {} if timeout is None else {"timeout": round(timeout * 1e6)}
     if encoding == "json":
         tensors = [_tensor(name, array) | {"data": array.ravel().tolist()} for name, array in inputs.items()]
-        return {"Content-Type": "application/json"}, orjson.dumps({"inputs": tensors})
+        document = {"inputs": tensors, "parameters": parameters} if parameters else {"inputs": tensors}
+        return {"Content-Type": "application/json"}, orjson.dumps(document)
     payloads = [np.ascontiguousarray(array).tobytes() for array in inputs.values()]
     tensors = [
         _tensor(name, array) | {"parameters": {"binary_data_size": len(payload)}}
         for (name, array), payload in zip(inputs.items(), payloads, strict=True)
     ]
-    head = orjson.dumps({"inputs": tensors, "parameters": {"binary_data_output": True}})
+    head = orjson.dumps({"inputs": tensors, "parameters": {"binary_data_output": True} | parameters})
     headers = {"Content-Type": "application/octet-stream", JSON_LENGTH: str(len(head))}
     return headers, b"".join([head, *payloads])
 
