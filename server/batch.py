@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 
@@ -22,8 +21,7 @@ from dlcb.server.types import Buffer, InferRequest, Tensor
 LARGEST_SHARED = 4096  # bytes of an input without rows that are compared to let requests share it
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     """One stacked input in a slot: `shape` has the rows of all requests along the batch axis."""
 
     name: str

@@ -343,7 +343,8 @@ class Batcher:
         cells, statistics = model.cells, model.statistics
         cells.rows.observe(rows)
         cells.requests.observe(count)
-        cells.padding.observe(padding_ratio(job.requests) if model.padding is not None else 0.0)
+        padded = count > 1 and model.padding is not None
+        cells.padding.observe(padding_ratio(job.requests) if padded else 0.0)
         queued = 0.0
         for pending in job.requests:
             waited = job.started - pending.arrived
