@@ -146,7 +146,8 @@ def _precedes(a: Expr, b: Expr) -> bool:
     return bool(a.digest < b.digest if rank == 0 else rank < 3 and a.value < b.value)
 
 
-# ---- identities, by operator: what holds for all operands, or None. NaN breaks x * 0 -> 0 and x - x -> 0
+# ---- identities, by operator: what holds for all operands, or None. NaN breaks x * 0 -> 0 and x - x -> 0, an
+# operand that checks an index is not left out
 
 
 def _exact(a: Expr, b: Expr) -> bool:
@@ -157,6 +158,11 @@ def _is(x: Expr, value: int) -> bool:
     return x.op == "const" and bool(x.value == value)
 
 
+def _idle(x: Expr) -> bool:
+    """May `x` be left out where its value does not matter?"""
+    return not x.reads or all(node.op != "check" for node in toposort([x]))
+
+
 def _neg(a: Expr) -> Expr | None:
     return None if a.dtype.is_float else apply("sub", const(0, a.dtype), a)  # so that rules know one spelling
 
@@ -165,7 +171,7 @@ def _where(condition: Expr, yes: Expr, no: Expr) -> Expr | None:
     if condition.is_const:
         chosen, other = (yes, no) if condition.value else (no, yes)
         return chosen if chosen.dtype is other.dtype else None
-    return yes if yes is no else None
+    return yes if yes is no and _idle(condition) else None
 
 
 def _not(a: Expr) -> Expr | None:
@@ -181,7 +187,7 @@ def _add(a: Expr, b: Expr) -> Expr | None:
 def _sub(a: Expr, b: Expr) -> Expr | None:
     if a.dtype is b.dtype and _is(b, 0):
         return a
-    return const(0, a.dtype) if a is b and not a.dtype.is_float else None
+    return const(0, a.dtype) if a is b and not a.dtype.is_float and _idle(a) else None
 
 
 def _mul(a: Expr, b: Expr) -> Expr | None:
@@ -191,8 +197,9 @@ def _mul(a: Expr, b: Expr) -> Expr | None:
         return b
     if _is(b, 1):
         return a
-    exact = not a.dtype.is_float
-    return a if exact and _is(a, 0) else b if exact and _is(b, 0) else None
+    if a.dtype.is_float:
+        return None
+    return a if _is(a, 0) and _idle(b) else b if _is(b, 0) and _idle(a) else None
 
 
 def _div(a: Expr, b: Expr) -> Expr | None:
@@ -216,21 +223,29 @@ def _extreme(a: Expr, b: Expr) -> Expr | None:
 def _and(a: Expr, b: Expr) -> Expr | None:
     if a.dtype is not BOOL or b.dtype is not BOOL:
         return None
-    return a if a is b or b is TRUE or a is FALSE else b if a is TRUE or b is FALSE else None
+    if a is b or b is TRUE or a is TRUE:
+        return b if a is TRUE else a
+    return a if a is FALSE and _idle(b) else b if b is FALSE and _idle(a) else None
 
 
 def _or(a: Expr, b: Expr) -> Expr | None:
     if a.dtype is not BOOL or b.dtype is not BOOL:
         return None
-    return a if a is b or b is FALSE or a is TRUE else b if a is FALSE or b is TRUE else None
+    if a is b or b is FALSE or a is FALSE:
+        return b if a is FALSE else a
+    return a if a is TRUE and _idle(b) else b if b is TRUE and _idle(a) else None
 
 
 def _reflexive(a: Expr, b: Expr) -> Expr | None:
-    return TRUE if a is b and not a.dtype.is_float else None
+    return TRUE if a is b and not a.dtype.is_float and _idle(a) else None
 
 
 def _irreflexive(a: Expr, b: Expr) -> Expr | None:
-    return FALSE if a is b and not a.dtype.is_float else None
+    return FALSE if a is b and not a.dtype.is_float and _idle(a) else None
+
+
+def _no_number(a: Expr) -> Expr | None:
+    return None if a.dtype.is_float or not _idle(a) else FALSE
 
 
 _IDENTITIES: dict[str, Callable[..., Expr | None]] = {
@@ -251,6 +266,8 @@ _IDENTITIES: dict[str, Callable[..., Expr | None]] = {
     "le": _reflexive,
     "ne": _irreflexive,
     "lt": _irreflexive,
+    "isnan": _no_number,
+    "isinf": _no_number,
 }
 
 

@@ -76,11 +76,6 @@ def _whole(name: str) -> Callable[[Expr], Expr]:
     return lambda x: apply(name, x) if x.dtype.is_float else x
 
 
-def _only_floats(name: str) -> Callable[[Expr], Expr]:
-    """A test that no integer passes."""
-    return lambda x: apply(name, x) if x.dtype.is_float else node.FALSE
-
-
 def _bitwise_not(x: Expr) -> Expr:
     if x.dtype is BOOL:
         return apply("not", x)
@@ -123,8 +118,8 @@ floor = _unary("floor", same_dtype, scalar=_whole("floor"))
 ceil = _unary("ceil", same_dtype, scalar=_whole("ceil"))
 trunc = _unary("trunc", same_dtype, scalar=_whole("trunc"))
 round = _unary("round", same_dtype, scalar=_whole("round"))  # half to even
-isnan = _unary("isnan", same_dtype, truth, _only_floats("isnan"))
-isinf = _unary("isinf", same_dtype, truth, _only_floats("isinf"))
+isnan = _unary("isnan", same_dtype, truth)
+isinf = _unary("isinf", same_dtype, truth)
 logical_not = _unary("logical_not", _as_bool, truth, partial(apply, "not"))
 bitwise_not = _unary("bitwise_not", same_dtype, scalar=_bitwise_not)
 reciprocal = _unary("reciprocal", scalar=lambda x: 1 / x)

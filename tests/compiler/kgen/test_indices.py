@@ -25,8 +25,15 @@ def gathered() -> Graph:
     return p.builder.build(p.gather(p.tensor("x", "n m"), p.tensor("index", "n k", INT64), axis=1))
 
 
+def value_does_not_matter() -> Graph:
+    p = Program("value_does_not_matter")
+    x = p.gather(p.tensor("x", "n", INT64), p.tensor("index", "k", INT64), axis=0)
+    return p.builder.build(p.isnan(x), p.isinf(x), p.mul(x, p.number(0, INT64)), p.sub(x, x), p.eq(x, x))
+
+
 def run_on(target: Target) -> tuple[Unit, type[Run]]:
-    cases = {"lookup": Case(lookup(), target), "gathered": Case(gathered(), target)}
+    graphs = (lookup(), gathered(), value_does_not_matter())
+    cases = {graph.name: Case(graph, target) for graph in graphs}
     return Unit(cases, target), CppRun if target.kind == "cpp" else CudaRun
 
 
@@ -71,3 +78,15 @@ def test_the_range_of_a_check_is_data_for_the_host() -> None:
     for label, graph in (("ids", lookup()), ("index", gathered())):
         (check,) = Case(graph, Target.cpp()).kernels[0].variants[0].checks
         assert check.label == label and check.value_name == label and check.low.value == 0
+
+
+def test_a_bad_index_is_reported_where_the_value_read_does_not_matter(
+    compiled: tuple[Unit, type[Run]],
+) -> None:
+    unit, run = compiled
+    x = np.arange(5)
+    found = run(unit, "value_does_not_matter")({"x": x, "index": np.array([4, 0, 1])})
+    assert [part.tolist() for part in found] == [[False] * 3, [False] * 3, [0] * 3, [0] * 3, [True] * 3]
+    assert unit.cases["value_does_not_matter"].status[0] == 0
+    run(unit, "value_does_not_matter")({"x": x, "index": np.array([4, 5, 1])})
+    assert unit.cases["value_does_not_matter"].status[1:3].tolist() == [1, 5]
