@@ -61,29 +61,39 @@ def _facts(guard: Expr) -> Iterator[Expr]:
 
 def _proven(system: System, claim: Expr, facts: Sequence[Expr]) -> bool:
     """Is `claim` >= 0, by the ranges of its indices, or because a fact is no larger?"""
-    if _at_least_zero(system, claim):
-        return True
-    return any(_at_least_zero(system, claim - fact) for fact in facts[:_FARTHEST])
+    return _at_least_zero(system, claim, ()) or (bool(facts) and _at_least_zero(system, claim, facts))
 
 
-def _at_least_zero(system: System, claim: Expr) -> bool:
+def _at_least_zero(system: System, claim: Expr, facts: Sequence[Expr]) -> bool:
     """Exact for quotients: q <= c is the same as n <= c * d + d - 1, and c <= q the same as c * d <= n, for
     q = n // d. A minimum is at least zero where both operands are; a choice where both branches are."""
     for term, coefficient in linear(claim).items():
         if term.op in ("min", "max", "where") and coefficient.is_const:
             rest = claim - term * coefficient
             either = term.op == ("max" if coefficient.value > 0 else "min")
-            shown = (_at_least_zero(system, rest + arg * coefficient) for arg in term.args[-2:])
+            shown = (_at_least_zero(system, rest + arg * coefficient, facts) for arg in term.args[-2:])
             return any(shown) if either else all(shown)
         if term.op == "floordiv" and coefficient.is_const and abs(coefficient.value) == 1:
             numerator, divisor = term.args
             if over_sizes(divisor) and _positive(system, divisor, numerator):
                 rest = claim - term * coefficient
                 if coefficient.value > 0:
-                    return _at_least_zero(system, rest * divisor + numerator)
-                return _at_least_zero(system, rest * divisor + divisor - ONE - numerator)
-    least = lowest(system, claim)
-    return least is not None and _sizes_at_least_zero(system, least)
+                    return _at_least_zero(system, rest * divisor + numerator, facts)
+                return _at_least_zero(system, rest * divisor + divisor - ONE - numerator, facts)
+    rests = (rest for fact in facts[:_FARTHEST] for rest in _less(system, claim, fact)) if facts else (claim,)
+    lows = (lowest(system, rest) for rest in rests)
+    return any(low is not None and _sizes_at_least_zero(system, low) for low in lows)
+
+
+def _less(system: System, claim: Expr, fact: Expr) -> Iterator[Expr]:
+    """`claim` less the fact, once and as often as takes a term of both out of the claim."""
+    yield claim - fact
+    sums = linear(claim)
+    for term, sign in linear(fact).items():
+        if term is not ONE and sign.is_const and abs(sign.value) == 1 and term in sums:
+            times = sums[term] * sign
+            if not times.is_const and _sign(system, times) == 1:
+                yield claim - fact * times
 
 
 def _positive(system: System, size: Expr, used_with: Expr) -> bool:

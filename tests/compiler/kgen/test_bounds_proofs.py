@@ -4,7 +4,7 @@ import pytest
 
 from dlcb.compiler.dtype import INDEX, INT64
 from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import TRUE, cast, index, load, maximum, minimum, not_equal, where
+from dlcb.compiler.expr.node import TRUE, cast, index, load, maximum, minimum, not_equal, substitute, where
 from dlcb.compiler.kgen.affine import linear
 from dlcb.compiler.kgen.verify import conditions, guard_in_bounds
 from dlcb.compiler.shapes.system import System
@@ -58,6 +58,24 @@ def test_the_window_of_a_pool_stays_inside_under_its_guard() -> None:
     place = A * 2 + K - 1
     guard = (place >= 0) & (place < N)
     assert guard_in_bounds(S, [N], [place], guard) is guard
+
+
+@pytest.mark.parametrize(
+    ("size", "coordinate"),
+    [
+        (N + 1, A - 2),
+        (N + 3, A + 1),
+        ((N + 1) // 2, (A - 2) // 2),
+        (N, N - 1 - (A - 2)),
+        (N * M, (A - 2) * M + B),
+    ],
+)
+def test_a_shifted_read_stays_inside_under_its_guard(size: Expr, coordinate: Expr) -> None:
+    """0 <= i - 2 < n known, as inside a pad."""
+    guard = (A - 2 >= 0) & (A - 2 < N)
+    wide = index("i", N + 4)  # what the pad made of n
+    guard, coordinate = substitute(guard, {A: wide}), substitute(coordinate, {A: wide})
+    assert guard_in_bounds(S, [size], [coordinate], guard) is guard
 
 
 def test_an_empty_axis_cannot_be_read() -> None:
