@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -80,6 +82,21 @@ def sleepy(x: numpy.ndarray) -> numpy.ndarray:
     return x
 
 
+def gated(x: numpy.ndarray) -> numpy.ndarray:
+    """Runs until the test lets it through: says that it has begun, and waits for a file."""
+    gate = gate_of(os.getppid(), int(x.max()))
+    Path(f"{gate}.begun").touch()
+    deadline = time.monotonic() + 60
+    while not gate.exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return x
+
+
+def gate_of(server: int, number: int) -> Path:
+    """The file that lets a run of `gated` through; `server` is the process id of the front."""
+    return Path(tempfile.gettempdir()) / f"dlcb-gate-{server}-{number}"
+
+
 def deadly(x: numpy.ndarray) -> numpy.ndarray:
     """Ends the process at a 13, raises at a 7."""
     if (x == 13).any():
@@ -129,6 +146,7 @@ PROGRAMS = {
     "standardize": Program(standardize, None),
     "look_up": Program(look_up, ("batch", "length"), batch_axis=0),
     "sleepy": Program(sleepy, ("batch", "width"), batch_axis=0),
+    "gated": Program(gated, ("batch", "width"), batch_axis=0),
     "deadly": Program(deadly, ("batch", "width"), batch_axis=0),
     "halves": Program(echo, ("batch", "width"), dtype="float16", batch_axis=0),
     "brains": Program(echo, ("batch", "width"), dtype="bfloat16", batch_axis=0),

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import itertools
 import json
 import time
 import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,7 +21,9 @@ import pytest
 from dlcb.server.datatypes import DATATYPES
 
 from .conftest import LiveServer
+from .eager_model import gate_of
 
+GATES = itertools.count(1)
 HEADER = "Inference-Header-Content-Length"
 
 
@@ -183,19 +189,43 @@ def test_ranks_that_the_configuration_names_are_there_before_the_first_request(c
     assert 'model="ready_ranks",reason="jit"' not in client.get("/metrics").text
 
 
-async def together(server: LiveServer, model: str, bodies: list[bytes]) -> list[httpx.Response]:
-    """Post all bodies at once, behind a request that keeps the worker busy, so that they wait together."""
-    limits = httpx.Limits(max_connections=len(bodies) + 1)
-    async with httpx.AsyncClient(base_url=server.url, timeout=30, limits=limits) as client:
-        busy = asyncio.create_task(
-            client.post("/v1/models/sleepy/infer", content=ask(numpy.full((1, 1), 150.0)))
-        )
-        await asyncio.sleep(0.05)
-        answers = await asyncio.gather(
-            *(client.post(f"/v1/models/{model}/infer", content=body) for body in bodies)
-        )
+@asynccontextmanager
+async def worker_held(server: LiveServer, client: httpx.AsyncClient) -> AsyncIterator[None]:
+    """The worker runs a request all the while, so that what is asked meanwhile waits."""
+    number = next(GATES)
+    gate = gate_of(server.process.pid, number)
+    begun = Path(f"{gate}.begun")
+    busy = asyncio.create_task(
+        client.post("/v1/models/gated/infer", content=ask(numpy.full((1, 1), float(number))))
+    )
+    while not begun.exists():
+        await asyncio.sleep(0.005)
+    try:
+        yield
+    finally:
+        gate.touch()
         assert (await busy).status_code == 200
-        return answers
+        gate.unlink()
+        begun.unlink()
+
+
+async def until_waiting(client: httpx.AsyncClient, model: str, count: int) -> None:
+    """Return once so many requests wait for the model."""
+    line = f'dlcb_queue_depth{{model="{model}"}} {count}.0'
+    while line not in (await client.get("/metrics")).text:
+        await asyncio.sleep(0.005)
+
+
+async def together(server: LiveServer, model: str, bodies: list[bytes]) -> list[httpx.Response]:
+    """Post all bodies, and let the worker have none before all of them wait."""
+    limits = httpx.Limits(max_connections=len(bodies) + 2)
+    async with httpx.AsyncClient(base_url=server.url, timeout=60, limits=limits) as client:
+        async with worker_held(server, client):
+            answers = [
+                asyncio.create_task(client.post(f"/v1/models/{model}/infer", content=body)) for body in bodies
+            ]
+            await until_waiting(client, model, len(bodies))
+        return await asyncio.gather(*answers)
 
 
 def batches(client: httpx.Client, model: str) -> int:
@@ -277,20 +307,17 @@ def test_V4_a_cancelled_neighbour_leaves_the_others_their_answers(
     """The client of one of three waiting requests goes away: its request leaves the queue, and is counted."""
 
     async def go() -> list[httpx.Response]:
-        async with httpx.AsyncClient(base_url=server.url, timeout=30) as http:
-            busy = asyncio.create_task(
-                http.post("/v1/models/sleepy/infer", content=ask(numpy.full((1, 1), 300.0)))
-            )
-            await asyncio.sleep(0.05)
-            tasks = [
-                asyncio.create_task(
-                    http.post("/v1/models/row_sums/infer", content=ask(numpy.full((1, 2), number)))
-                )
-                for number in (1, 2, 3)
-            ]
-            await asyncio.sleep(0.1)
-            tasks[1].cancel()
-            await busy
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as http:
+            async with worker_held(server, http):
+                tasks = [
+                    asyncio.create_task(
+                        http.post("/v1/models/row_sums/infer", content=ask(numpy.full((1, 2), number)))
+                    )
+                    for number in (1, 2, 3)
+                ]
+                await until_waiting(http, "row_sums", 3)
+                tasks[1].cancel()
+                await until_waiting(http, "row_sums", 2)
             return [await tasks[0], await tasks[2]]
 
     rows = inferences(client, "row_sums")
@@ -314,37 +341,35 @@ def test_a_deadline_answers_504_at_once(client: httpx.Client) -> None:
     assert time.perf_counter() - start < 0.9  # before the run could have ended
 
 
-def test_V8_the_queue_s_bound_is_exact(server: LiveServer, client: httpx.Client) -> None:
-    """One request runs and four may wait: of eleven five are answered."""
-    # nothing runs
-    assert client.post("/v1/models/sleepy/infer", content=ask(floats(1, 1) * 0)).status_code == 200
-    body = ask(numpy.full((1, 1), 250.0))
+def test_V8_the_queue_s_bound_is_exact(server: LiveServer) -> None:
+    """Four may wait: of ten that come while the worker is busy six are refused at once."""
+    body = ask(numpy.full((1, 1), 1.0))
 
-    async def go() -> list[httpx.Response]:
-        async with httpx.AsyncClient(base_url=server.url, timeout=30) as http:
-            first = asyncio.create_task(http.post("/v1/models/sleepy/infer", content=body))
-            await asyncio.sleep(0.05)
-            tasks = [
-                asyncio.create_task(http.post("/v1/models/sleepy/infer", content=body)) for _ in range(10)
-            ]
-            return [await first, *await asyncio.gather(*tasks)]
+    async def go() -> tuple[list[httpx.Response], list[httpx.Response]]:
+        limits = httpx.Limits(max_connections=12)
+        async with httpx.AsyncClient(base_url=server.url, timeout=60, limits=limits) as http:
+            async with worker_held(server, http):
+                tasks = {
+                    asyncio.create_task(http.post("/v1/models/sleepy/infer", content=body)) for _ in range(10)
+                }
+                refused: set[asyncio.Task[httpx.Response]] = set()
+                while len(refused) < 6:
+                    done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                    refused |= done
+            return [task.result() for task in refused], list(await asyncio.gather(*tasks))
 
-    answers = asyncio.run(go())
-    statuses = sorted(answer.status_code for answer in answers)
-    assert statuses == [200] * 5 + [429] * 6
-    refused = next(answer for answer in answers if answer.status_code == 429)
-    assert int(refused.headers["retry-after"]) >= 1
-    assert "4" in refused.json()["error"]
+    refused, answered = asyncio.run(go())
+    assert [answer.status_code for answer in answered] == [200] * 4
+    assert [answer.status_code for answer in refused] == [429] * 6
+    assert all(
+        int(answer.headers["retry-after"]) >= 1 and "4" in answer.json()["error"] for answer in refused
+    )
 
 
 def test_priority_one_goes_first(server: LiveServer) -> None:
     async def go() -> list[int]:
         order: list[int] = []
-        async with httpx.AsyncClient(base_url=server.url, timeout=30) as http:
-            busy = asyncio.create_task(
-                http.post("/v1/models/sleepy/infer", content=ask(numpy.full((1, 1), 200.0)))
-            )
-            await asyncio.sleep(0.05)
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as http:
 
             async def send(priority: int, width: int) -> None:
                 body = ask(numpy.full((1, width), 20.0), parameters={"priority": priority})
@@ -352,10 +377,11 @@ def test_priority_one_goes_first(server: LiveServer) -> None:
                 order.append(priority)
 
             tasks = []
-            for width, priority in enumerate((0, 5, 1), start=1):
-                tasks.append(asyncio.create_task(send(priority, width)))
-                await asyncio.sleep(0.01)
-            await asyncio.gather(busy, *tasks)
+            async with worker_held(server, http):
+                for width, priority in enumerate((0, 5, 1), start=1):
+                    tasks.append(asyncio.create_task(send(priority, width)))
+                    await until_waiting(http, "sleepy", width)
+            await asyncio.gather(*tasks)
         return order
 
     assert asyncio.run(go()) == [1, 5, 0]

@@ -138,19 +138,19 @@ def test_a_request_that_kills_workers_twice_is_refused_and_its_neighbour_is_not(
 
 
 def test_V7_sigterm_drains(launch: Start) -> None:
-    server = launch(config("sleepy", grace=0.5))
-    with server.client() as client:
+    server = launch(config("sleepy", grace=2))
+    with server.client() as client, server.client() as other:
+        assert other.get("/v2/health/ready").status_code == 200
         answers: list[httpx.Response] = []
         thread = threading.Thread(
-            target=lambda: answers.append(client.post("/v1/models/sleepy/infer", content=body(900)))
+            target=lambda: answers.append(client.post("/v1/models/sleepy/infer", content=body(3000)))
         )
         thread.start()
-        time.sleep(0.1)
+        until(lambda: "dlcb_inflight_bytes 0.0" not in other.get("/metrics").text)
         server.process.send_signal(signal.SIGTERM)
-        with server.client() as other:
-            until(lambda: other.get("/v2/health/ready").status_code == 503, 2)
-            assert other.get("/v2/health/live").status_code == 200
-            assert other.post("/v1/models/sleepy/infer", content=body(1)).status_code == 200
+        until(lambda: other.get("/v2/health/ready").status_code == 503, 2)
+        assert other.get("/v2/health/live").status_code == 200
+        assert other.post("/v1/models/sleepy/infer", content=body(1)).status_code == 200
         thread.join()
         assert answers[0].status_code == 200
     assert server.wait() == 0
