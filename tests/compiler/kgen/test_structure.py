@@ -2,7 +2,7 @@
 compute."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 
 import pytest
@@ -35,21 +35,37 @@ def kernels(name: str, target: Target) -> list[Kernel]:
     return [kernel for kernel_set in case.kernels for kernel in kernel_set.kernels]
 
 
-def statements(body: str) -> list[tuple[int, str]]:
-    """(depth, right-hand side) of each definition, in order; depth counts enclosing braces."""
-    found, depth = [], 0
+def statements(body: str) -> Iterator[tuple[int, str]]:
+    """(depth, text) of each definition and assignment in order, and "}" where a block ends; depth counts
+    enclosing braces."""
+    depth = 0
     for line in body.splitlines():
         text = line.strip()
         if text.startswith("}"):
+            yield depth, "}"
             depth -= 1
-        match = re.fullmatch(r"const (?!Pack)[\w ]+ \w+ = (.*);", text)
-        if match and "static_cast" not in text and "parameters[" not in text:
-            found.append((depth, match[1]))
+        assigns = re.fullmatch(r"(?:const (?!Pack)[\w ]+ \w+|\w+|\w+\[.*\]) = (.*);", text)
+        if assigns and "static_cast" not in text and "parameters[" not in text:
+            yield depth, text
         if text.endswith("{"):
             depth += 1
-        if text.startswith("}"):
-            found.append((depth, "}"))
-    return found
+
+
+def computed(text: str) -> Iterator[str]:
+    """The right-hand side of a statement and every sub-expression in brackets that computes or reads
+    something, with the name before the bracket. What the kernel itself changes is no repetition:
+    accumulators, and rows kept in registers. Nor is a thread's own place in a tile."""
+    right = text.partition(" = ")[2].removesuffix(";")
+    opened: list[int] = []
+    parts: list[str] = []
+    for place, sign in enumerate(right):
+        if sign in "([":
+            opened.append(re.search(r"[\w.:]*$", right[:place]).start())
+        elif sign in ")]" and opened:
+            parts.append(right[opened.pop() : place + 1])
+    yield from (part for part in parts if re.match(r"in\d+\[|[^\[]*\(.*[-+*/%<>=&|?,\[]", part))
+    if text.startswith("const") and right not in parts and re.search(r"\W", right):
+        yield right
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -59,12 +75,13 @@ def test_no_expression_is_computed_twice_where_it_can_be_seen(name: str, target:
         visible: list[set[str]] = [set() for _ in range(64)]
         for depth, text in statements(kernel.body):
             if text == "}":
-                visible[depth + 1] = set()
-            elif re.search(r"\W", text):
-                assert not any(text in seen for seen in visible[: depth + 1]), (
-                    f"{text} again in\n{kernel.body}"
-                )
-                visible[depth].add(text)
+                visible[depth] = set()
+                continue
+            for part in computed(text):
+                changing = re.search(r"\b(?:row|sums?|folds?|part_of_)\w*\[|threadIdx", part)
+                seen = any(part in parts for parts in visible[: depth + 1])
+                assert not seen or changing, f"{part} again in\n{kernel.body}"
+                visible[depth].add(part)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -74,6 +91,8 @@ def test_no_division_by_a_free_size(name: str, target: str) -> None:
         integers = set(re.findall(r"(?:int|int64_t|Wide|long long) (\w+)", kernel.body))
         for divisor in re.findall(r"[/%] (\w+)", kernel.body):
             assert divisor not in integers or divisor.isdigit(), f"division by {divisor} in\n{kernel.body}"
+        by_function = re.search(r"(?:floor_div|floor_mod|trunc_mod)\([^;]*, size\d+\)", kernel.body)
+        assert by_function is None, f"{by_function} in\n{kernel.body}"
 
 
 @pytest.mark.parametrize("target", TARGETS)
