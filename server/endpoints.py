@@ -160,11 +160,18 @@ class Endpoints:
     def explain(self, name: str, version: str | None = None) -> dict[str, Any]:
         """The compiler's report, whole."""
         model = self.registry.get(name, version)
-        return {"name": model.name, "version": model.version, "artifact": model.artifact_key, **model.report}
+        return {
+            "name": model.name,
+            "version": model.version,
+            "artifact": model.artifact_key,
+            **model.report,
+            "batch_invariance": _batch_invariance(model),
+        }
 
     async def plan(self, name: str, body: Any) -> dict[str, Any]:
-        """What a request of these shapes would do: output shapes, tier, bytes, whether the launch plan is
-        cached, whether it would compile, and the milliseconds to expect (null before a few runs).
+        """What a request of these shapes would do: output shapes, tier, bytes beside inputs and outputs, all
+        its memory and the limit of that, whether the launch plan is cached, whether it would compile, and the
+        milliseconds to expect (null before a few runs).
         `{"shapes": {input: [sizes]}}` in; nothing runs."""
         model = self.registry.get(name)
         shapes = _object(_object(body).get("shapes"))
@@ -181,6 +188,8 @@ class Endpoints:
             "outputs": planned["output_shapes"],
             "tier": planned["tier"],
             "bytes": planned["bytes"],
+            "memory": None if model.footprint is None else model.footprint(bound),
+            "memory_limit": model.memory,
             "cached": planned["cached"],
             "would_compile": planned["would_compile"],
             "predicted_milliseconds": None if seconds is None else seconds * 1e3,

@@ -63,6 +63,8 @@ def test_a_batch_stays_under_the_memory_that_it_is_foretold_to_take(
     answers = asyncio.run(together(server, "heavy", [ask(x) for x in arrays]))
     assert all(numpy.array_equal(value(a), x) for x, a in zip(arrays, answers, strict=True))
     assert batches(client, "heavy") == before + 3
+    plan = client.post("/v1/models/heavy/plan", json={"shapes": {"x": [9, 1]}}).json()
+    assert (plan["memory"], plan["memory_limit"]) == (9072, 8064)
     assert coverage(client, "heavy")["memory"] == {"limit": 8064, "bytes": "1000 * batch * width"}
 
 
@@ -96,5 +98,6 @@ def test_batch_invariant_means_equal_bits_whoever_else_asks(server: LiveServer, 
     assert [value(answer).tobytes() for answer in answers] == alone
     assert batches(client, "alone") == before + len(arrays)
     assert coverage(client, "alone")["batch_invariance"]["promised"] is True
+    assert client.get("/v1/models/alone/explain").json()["batch_invariance"]["promised"] is True
     stacked = coverage(client, "mlp")["batch_invariance"]
     assert stacked["promised"] is False and stacked["tolerances"]["float32"] == 1e-4
