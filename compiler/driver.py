@@ -5,6 +5,7 @@ that a worker loads come out. Each stage has a spoken name, seen again in progre
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -94,7 +95,8 @@ def compile_model(
         key = artifacts.publish(Artifact(any_rank_signature(source, ranks), report), source, {}, store)
         artifact = artifacts.load(key, store)
     else:
-        key, artifact = _compile(source, store, options, clock)
+        with _no_collections():
+            key, artifact = _compile(source, store, options, clock)
     artifacts.enter(key, source, options, store)
     return Compilation(key, artifact.signature, artifact.report)
 
@@ -126,6 +128,18 @@ def options_for(device: str) -> CompileOptions:
 
 def _load(source: ModelSource) -> nn.Module | ExportedProgram:
     return load_program(source.program) if source.program else load_module(source)
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Without the garbage collector, whose walk over PyTorch's objects costs a compile a tenth of its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _compile(
