@@ -56,7 +56,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("clip_in_place", clip_in_place, _CPP),
     Pass("products", products, _CUDA),
     Pass("split_biases", split_biases, _CUDA),
-    Pass("dense_images", dense_images, _CUDA),
+    Pass("dense_images", dense_images),
 )
 
 
