@@ -132,7 +132,7 @@ def _load(source: ModelSource) -> nn.Module | ExportedProgram:
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Without the garbage collector, whose walk over PyTorch's objects costs a compile a tenth of its time."""
+    """Without the garbage collector: its walk over PyTorch's objects costs a compile a tenth of its time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
