@@ -12,7 +12,7 @@ import pytest
 
 from dlcb import compiler
 from dlcb.compiler import InputDeclaration, ModelSource, Signature
-from dlcb.kernel_cache import open_store
+from dlcb.kernel_cache import LayeredStore, open_store
 from dlcb.server.batch import place, split, stack
 from dlcb.server.datatypes import BY_DTYPE
 from dlcb.server.model import known_shapes
@@ -26,11 +26,15 @@ SIGNAL = InputDeclaration("x", "float32", ("batch", 4, "length"))
 Load = Callable[[str, InputDeclaration], tuple[ModelSource, Any, Padding | None]]
 
 
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> LayeredStore:
+    return open_store(tmp_path_factory.mktemp("store"))
+
+
 @pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+def load(store: LayeredStore, monkeypatch: pytest.MonkeyPatch) -> Load:
     """Compile and load a model of `padding_models`, and find how its requests may be padded."""
     monkeypatch.syspath_prepend(Path(__file__).parent)
-    store = open_store(tmp_path)
 
     def load(name: str, declared: InputDeclaration) -> tuple[ModelSource, Any, Padding | None]:
         source = ModelSource(
