@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 
 from dlcb.compiler.bridge.captured import Captured
@@ -200,11 +201,13 @@ def describe_report(
             for v in captured.verdicts
         ),
         kernels=tuple(
-            line
-            for plan, of_graph in zip(plans, kernels, strict=True)
+            replace(line, graph=number)
+            for number, (plan, of_graph) in enumerate(zip(plans, kernels, strict=True), 1)
             for line in _kernel_lines(plan, of_graph, tier)
         ),
-        calls=tuple(line for plan in plans for line in _call_lines(plan)),
+        calls=tuple(
+            replace(line, graph=number) for number, plan in enumerate(plans, 1) for line in _call_lines(plan)
+        ),
         guards=tuple(f"{g.condition!r}  [{g.why.operator} {g.why.source}]" for g in solutions[0].guards),
         notes=captured.notes,
         batching=_batching_lines(signature),

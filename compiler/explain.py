@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from dlcb.compiler.report import Report
+from dlcb.compiler.report import CallLine, KernelLine, Report
 
 
 def explain(report: Report, title: str) -> Group:
@@ -38,13 +38,13 @@ def explain(report: Report, title: str) -> Group:
 def _dims(report: Report) -> Table:
     rows = []
     for line in report.dims:
-        span = "" if line.size.isdigit() else f"{line.low} to {'any' if line.high is None else line.high}"
+        high = "any" if line.high is None else line.high
+        span = "pinned" if line.size.isdigit() else f"{line.low} to {high}"
         if line.multiple > 1:
             span += f", multiple of {line.multiple}"
-        rows.append(
-            (line.input, str(line.axis), line.size, span, line.certainty, line.reason, line.source_line)
-        )
-    columns = ("input", "axis", "size", "range", "certainty", "reason", "from")
+        verdict = (line.size, span, line.certainty, line.beyond, line.reason, line.source_line)
+        rows.append((line.input, str(line.axis), *verdict))
+    columns = ("input", "axis", "size", "range", "certainty", "other sizes", "reason", "from")
     return _table("input dims", columns, rows)
 
 
@@ -53,21 +53,27 @@ def _graphs(report: Report) -> Table:
         (str(number), line.serves, str(line.kernels), str(line.calls), ", ".join(line.source_lines))
         for number, line in enumerate(report.graphs, 1)
     ]
-    title = "the graph changes with the sizes; the first that serves a shape is used"
+    title = "graphs, tried in this order"
     return _table(title, ("graph", "serves", "kernels", "calls", "from"), rows)
 
 
 def _kernels(report: Report) -> Table:
     rows = [
-        (line.name, line.tier, str(line.variants), ", ".join(line.outputs), " ".join(line.operators))
+        (_of(line, report), line.tier, str(line.variants), ", ".join(line.outputs), " ".join(line.operators))
         for line in report.kernels
     ]
     title = f"{len(rows)} generated kernel{'s' if len(rows) != 1 else ''}"
     return _table(title, ("kernel", "tier", "variants", "writes", "fuses"), rows)
 
 
+def _of(line: KernelLine | CallLine, report: Report) -> str:
+    """What runs, and in which graph where there are several."""
+    name = line.name if isinstance(line, KernelLine) else line.operator
+    return f"{name} of graph {line.graph}" if report.graphs else name
+
+
 def _calls(report: Report) -> Table:
-    rows = [(line.operator, line.tier, str(line.count), line.reason) for line in report.calls]
+    rows = [(_of(line, report), line.tier, str(line.count), line.reason) for line in report.calls]
     return _table("calls that PyTorch runs", ("operator", "tier", "calls", "reason"), rows)
 
 

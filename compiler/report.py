@@ -49,6 +49,7 @@ class KernelLine:
     variants: int
     tier: str
     source_lines: tuple[str, ...] = ()
+    graph: int = 1  # which of the model's graphs runs it
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class CallLine:
     tier: str
     count: int
     reason: str = ""
+    graph: int = 1
 
 
 @dataclass(frozen=True)

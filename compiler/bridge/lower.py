@@ -24,7 +24,7 @@ from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import ONE, apply, as_expr, cast, const
 from dlcb.compiler.ir import ops
 from dlcb.compiler.ir.graph import Graph, GraphBuilder, Value
-from dlcb.compiler.shapes.system import UNSTATED, Provenance, System
+from dlcb.compiler.shapes.system import UNSTATED, Provenance, System, Why
 
 
 class Disagreement(CompilerError):
@@ -112,7 +112,7 @@ class _Exploring(System):
         self.unknown[symbol] = candidates
         return symbol
 
-    def broadcast(self, a: Expr | int, b: Expr | int, why: Provenance = UNSTATED) -> Expr:
+    def broadcast(self, a: Expr | int, b: Expr | int, why: Why = UNSTATED) -> Expr:
         a, b = self.simplify(as_expr(a)), self.simplify(as_expr(b))
         if (a in self.unknown or b in self.unknown) and a is not ONE and b is not ONE:
             return self.equal(a, b, why)

@@ -13,6 +13,7 @@ from dlcb.compiler.shapes.system import Guard, Provenance, System
 
 PROVEN = "proven"
 AS_FAR_AS_SHOWN = "as far as the graph shows"
+_READABLE = 60  # letters of a condition
 _PROBED = 1 << 21  # sizes above are taken to be allowed when this one is
 _SCANNED = 1 << 12  # the least legal size is looked for below
 
@@ -133,7 +134,7 @@ def _range(symbol: Expr, guards: Sequence[Guard], multiple: int) -> tuple[int, i
     why = list(dict.fromkeys(guard for size in edges if (guard := breaks(size)) is not None))
     why += [guard for guard in alone if guard not in why] if not why else []
     reasons = [_words(guard.why, guard.condition) for guard in why]
-    reasons += [f"together with others, {guard.condition!r}: {_words(guard.why)}" for guard in shared[:2]]
+    reasons += [_relation(symbol, guard) for guard in shared[:2]]
     source = next((guard.why.source for guard in [*why, *shared] if guard.why.source), "")
     return low, high, step, "; ".join(reasons) or "nothing in the graph depends on it", source
 
@@ -158,6 +159,15 @@ def _holds(guard: Guard, name: str, size: int) -> bool:
         return bool(evaluate(guard.condition, {name: size}))
     except ZeroDivisionError:
         return False
+
+
+def _relation(symbol: Expr, guard: Guard) -> str:
+    """A guard over several sizes; a long one by the sizes in it."""
+    said = repr(guard.condition)
+    if len(said) > _READABLE:
+        others = sorted(other.value for other in guard.condition.free if other is not symbol)
+        return f"checked together with {', '.join(others)}: {guard.why.operator}"
+    return f"together with others, {said}: {_words(guard.why)}"
 
 
 def _words(why: Provenance, condition: Expr | None = None) -> str:
