@@ -38,6 +38,7 @@ from dlcb.server.supervisor import Supervisor
 BACKLOG = 2048
 READ_AHEAD = 4 << 20  # bytes of a body that uvicorn takes before it waits for us
 COUNTERS_EVERY = 2.0  # seconds between looks at the workers' counters and the cache's statistics
+CACHE_PAUSE = 100  # times as long as a look at the cache takes, until the next: a large one takes a while
 KEEP_ALIVE = 75  # seconds an idle connection stays open
 
 log = logging.getLogger("dlcb.serve")
@@ -115,18 +116,23 @@ class Front:
 
     async def keep_counting(self) -> None:
         """Fetch what only others know, at intervals, so that a scrape never waits for a worker or a disk."""
+        loop, due = asyncio.get_running_loop(), 0.0
         while True:
             self.supervisor.request_counters()
-            try:
-                found = await asyncio.to_thread(stat, self.store)
-            except CacheError as error:
-                log.warning(
-                    "the cache's statistics are not to be had", extra={"fields": {"error": str(error)}}
-                )
-            else:
-                names = ("bytes", "entries", "hits", "misses", "evictions", "corrupt")
-                self._cache_statistics = {name: getattr(found, name) for name in names}
+            if loop.time() >= due:
+                began = loop.time()
+                await self._look_at_cache()
+                due = loop.time() + CACHE_PAUSE * (loop.time() - began)
             await asyncio.sleep(COUNTERS_EVERY)
+
+    async def _look_at_cache(self) -> None:
+        try:
+            found = await asyncio.to_thread(stat, self.store)
+        except CacheError as error:
+            log.warning("the cache's statistics are not to be had", extra={"fields": {"error": str(error)}})
+        else:
+            names = ("bytes", "entries", "hits", "misses", "evictions", "corrupt")
+            self._cache_statistics = {name: getattr(found, name) for name in names}
 
     def _refresh(self) -> None:
         self.metrics.ready.cell().value = self.is_ready()
