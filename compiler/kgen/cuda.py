@@ -20,6 +20,8 @@ from dlcb.compiler.kgen.schedule import Nest, kept_loops, worth_keeping
 from dlcb.compiler.kgen.variants import ACCESS, WARP, Variant, narrowable, steps_of
 from dlcb.compiler.shapes.system import System
 
+_UNDER_WAY = 9  # steps of short loops: each may read a window and a weight
+
 
 @dataclass(eq=False)
 class Lanes(Scope):
@@ -325,7 +327,7 @@ class Cuda(Lowering):
         lanes = self._inner_lanes(home, scopes[-1])
         self._join(folds, accumulators, lanes)
         self._unroll(scopes[-1], lanes)
-        self._close(loops, scopes, chunk)
+        self._close(folds, scopes, chunk)
         self._finished(folds, accumulators, home)
 
     def _started_lanes(self, folds: Sequence[Expr], chunk: Scope) -> list[str]:
@@ -355,18 +357,23 @@ class Cuda(Lowering):
             scopes.append(Scope(scopes[-1] if scopes else home, frozenset((loop,))))
         return scopes
 
-    def _close(self, loops: Sequence[Expr], scopes: Sequence[Scope], home: Scope) -> None:
-        """Write the loops, the inner ones into the outer ones."""
+    def _close(self, folds: Sequence[Expr], scopes: Sequence[Scope], home: Scope) -> None:
+        """Write the loops, the inner ones into the outer ones; as many of the inner ones are unrolled as keep
+        few accesses under way."""
+        loops, steps = folds[0].args[1:], len(folds)
         for place in reversed(range(len(loops))):
-            name, kind = identifier(loops[place].value), self._index_type
-            head = f"for ({kind} {name} = 0; {name} < {self._size(loops[place].args[0])}; ++{name})"
-            (scopes[place - 1] if place else home).add([head], scopes[place])
+            name, kind, extent = identifier(loops[place].value), self._index_type, loops[place].args[0]
+            steps = steps * extent.value if extent.is_const and steps else 0
+            steps = steps if steps <= _UNDER_WAY else 0
+            head = f"for ({kind} {name} = 0; {name} < {self._size(extent)}; ++{name})"
+            pragma = ["#pragma unroll"] if steps else []
+            (scopes[place - 1] if place else home).add([*pragma, head], scopes[place])
 
     def _fold_alone(self, folds: Sequence[Expr], accumulators: Sequence[str], home: Scope) -> None:
         loops = folds[0].args[1:]
         scopes = self._loops(loops, home)
         self._join(folds, accumulators, scopes[-1])
-        self._close(loops, scopes, home)
+        self._close(folds, scopes, home)
 
     def _fold_team(self, folds: Sequence[Expr], accumulators: Sequence[str], home: Scope) -> None:
         loops = folds[0].args[1:]
