@@ -18,6 +18,7 @@ from dlcb.compiler.bench.report import BANDWIDTH, keep, print_results, print_sha
 from dlcb.compiler.bench.run import CaseResult, run_case
 from dlcb.compiler.bench.schedules import print_schedules
 from dlcb.compiler.bench.shapes import SURVEY, run_shapes, shape_cases
+from dlcb.compiler.bench.sizes import print_solved, solve_programs
 from dlcb.compiler.bench.suites import SUITES, Case, cases, survey_case
 from dlcb.compiler.errors import UnknownName
 from dlcb.compiler.source import ModelSource
@@ -31,7 +32,7 @@ Sizes = Mapping[str, int] | Sequence[int]  # of the free dims by name, or the sh
 @app.command()
 def bench(
     suite: Annotated[
-        str, typer.Option(help=f"one of {', '.join((*SUITES, 'shapes', 'schedules'))}")
+        str, typer.Option(help=f"one of {', '.join((*SUITES, 'shapes', 'schedules', 'sizes'))}")
     ] = "survey",
     only: Annotated[str, typer.Option(help="comma-separated cases; empty: all")] = "",
     peers: Annotated[str, typer.Option(help="comma-separated peers")] = "eager,compile-dynamic",
@@ -53,6 +54,9 @@ def bench_suite(
     out: Path | None = None,
 ) -> None:
     """Measure and print a suite, or those of its cases that `only` names. UnknownName lists what exists."""
+    if suite == "sizes":
+        print_solved(solve_programs())
+        return
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if suite == "shapes":
         chosen = _chosen(shape_cases(device), only or SURVEY)

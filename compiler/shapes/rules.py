@@ -75,6 +75,8 @@ def invert(system: System, it: Statement, x: Expr, y: Expr) -> Statements | None
 def cancel(system: System, it: Statement, x: Expr, y: Expr) -> Statements | None:
     """a*s == a*t -> s == t, for a >= 1."""
     p = _difference(system, x, y)
+    if not p:  # equal as they stand; nothing simplified them where the budget is spent
+        return ()
     monomials = list(p)
     shared = monomials[0]
     for monomial in monomials[1:]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dlcb.compiler.bench.sizes import program, solve_programs
 from dlcb.compiler.errors import ShapeError
 from dlcb.compiler.expr.bounds import Interval
 from dlcb.compiler.expr.dag import Expr
@@ -405,39 +406,17 @@ def test_adopted_names_do_not_clash(system: System) -> None:
 # ---- limits
 
 
-def program(operators: int, variables: int, budget: int = 10**9) -> System:
-    """A long program with what graphs state: broadcasts, reshapes, equal sums, convolution sizes, unions,
-    ranges."""
-    system = System(budget)
-    sizes = [system.fresh(f"s{k}") for k in range(variables)]
-    for k in range(operators):
-        infer = system.inference(Provenance("operator", f"model.py:{k}", "%x, %y"))
-        a, b = sizes[k % variables], sizes[(k * 7 + 1) % variables]
-        match k % 8:
-            case 0:
-                infer.broadcast(a, sizes[(k + 8) % variables])
-            case 1:
-                infer.equal(a * 64, infer.exact_quotient(a * b * 64, b))
-            case 2:
-                infer.equal(a + b, b + a)
-            case 3:
-                infer.equal(sizes[k // 8 % variables], sizes[k // 8 * 3 % variables])
-            case 4:
-                infer.require(a + 2 >= 3)
-            case 5:
-                infer.equal((a - 1) // 2 + 1, (a + 1) // 2)
-            case 6:
-                infer.equal(infer.broadcast(a, ONE), a)
-            case 7:
-                system.simplify(a * b * 4 // 4 + (a * 12 + 5) // 3)
-    return system
-
-
 def test_steps_grow_linearly() -> None:
     small, large = (program(n, n * 3 // 20).solve().report for n in (500, 2_000))
     assert small.stopped == large.stopped == "fixed point"
     assert large.steps < 4 * small.steps * 1.5
     assert large.steps < 20 * 2_000
+
+
+def test_the_benchmark_says_where_a_budget_ends() -> None:
+    whole, cut = solve_programs([(1_000, 150)])
+    assert (whole.stopped, cut.stopped) == ("fixed point", "budget")
+    assert cut.steps < whole.steps and cut.residual >= whole.residual > 0
 
 
 def test_an_exhausted_budget_keeps_guards_and_never_a_wrong_literal() -> None:
