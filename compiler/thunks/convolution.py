@@ -16,6 +16,7 @@ from dlcb.compiler.thunks import onednn
 CHANNELS_LAST, CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)  # orders of permutation
 
 PLAIN_CALLS = 2  # at one shape, before a fused convolution is planned
+UNPACKED_CALLS = 8  # at one shape, after which packing has cost what it would have saved by then
 _MOST_MET = 1 << 16  # shapes remembered
 _met: dict[tuple[int, torch.Size], int] = {}
 
@@ -79,7 +80,7 @@ class ImageConvolution:
     ) -> torch.Tensor:
         # cuDNN plans a fused call at a new shape for twice as long as a plain one:
         # worth it for shapes that come again.
-        if not self._relu or is_new((weight.data_ptr(), x.shape)):
+        if not self._relu or is_new((weight.data_ptr(), x.shape), PLAIN_CALLS):
             return self._plain(x, weight, bias, residual)
         if residual is None:
             y = torch.cudnn_convolution_relu(x, weight, bias, *self._geometry)
@@ -96,17 +97,16 @@ class ImageConvolution:
     ) -> torch.Tensor:
         if self._packed is not None:
             return self._clipped(self._packed(x, bias, residual))
-        if self._packs and not is_new((weight.data_ptr(), x.shape)):
+        if self._packs and not is_new((weight.data_ptr(), x.shape), UNPACKED_CALLS):
             self._packed = onednn.pack(x, weight, *self._geometry)
             self._packs = False  # tried
         return self._plain(x, weight, bias, residual)
 
 
-def is_new(place: tuple[int, torch.Size]) -> bool:
-    """Whether a convolution, by its weights,
-    has met a shape less than PLAIN_CALLS times; counts this time."""
+def is_new(place: tuple[int, torch.Size], calls: int) -> bool:
+    """Whether a convolution, by its weights, has met a shape less than so many times; counts this time."""
     met = _met.get(place, 0)
-    if met >= PLAIN_CALLS:
+    if met >= calls:
         return False
     if len(_met) >= _MOST_MET:
         _met.clear()
