@@ -366,7 +366,7 @@ class Cuda(Lowering):
             steps = steps * extent.value if extent.is_const and steps else 0
             steps = steps if steps <= _UNDER_WAY else 0
             head = f"for ({kind} {name} = 0; {name} < {self._size(extent)}; ++{name})"
-            pragma = ["#pragma unroll"] if steps else []
+            pragma = ["#pragma unroll"] if steps and self.variant.index_bits == 32 else []
             (scopes[place - 1] if place else home).add([*pragma, head], scopes[place])
 
     def _fold_alone(self, folds: Sequence[Expr], accumulators: Sequence[str], home: Scope) -> None:

@@ -61,10 +61,26 @@ def _kernels(
     operator = group.anchor.made_by.op.name
     if target.kind == "cpp":
         return KernelSet("", tuple(_cpp(operator, scalars, nest, system)))
+    if not variants.narrow_guards(nest, system) and _runs_once(group):
+        plain = [(nest, variants.Variant(), ())]
+        return KernelSet("", tuple(_cuda(operator, scalars, plain, system)))
     # the sort is stable: of one width a strip comes first
     choices = [*windows.strips(group, layouts, system, nest), *variants.choose(nest, system)]
     choices.sort(key=lambda choice: (choice[1].index_bits, -choice[1].width))
     return _with_split(operator, scalars, nest, system, tuple(_cuda(operator, scalars, choices, system)))
+
+
+def _runs_once(group: Group) -> bool:
+    """Does it depend on parameters alone? Then it runs when a model is loaded, and the least text is best."""
+    stack, seen = list(group.inputs), set(group.inputs)
+    while stack:
+        value = stack.pop()
+        if value.kind == "input" or any(not size.is_const for size in value.shape):
+            return False
+        before = [v for v in value.producer.inputs if v not in seen] if value.producer is not None else []
+        stack += before
+        seen.update(before)
+    return True
 
 
 def _with_split(

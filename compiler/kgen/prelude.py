@@ -315,6 +315,7 @@ template <int across, typename Join, typename T> FUNCTION T join_slices(T value,
     if (threadIdx.x % 32 < across) shared[threadIdx.x / 32 * across + threadIdx.x % 32] = value;
     __syncthreads();
     T result = shared[threadIdx.x % across];
+    #pragma unroll 1
     for (int warp = 1; warp < blockDim.x / 32; ++warp)
         result = join(result, shared[warp * across + threadIdx.x % across]);
     return result;
