@@ -43,8 +43,9 @@ class Interval:
 
     def __mul__(self, other: Interval) -> Interval:
         if self.low is not None and other.low is not None and self.low >= 0 and other.low >= 0:
-            bounded = self.high is not None and other.high is not None
-            high = self.high * other.high if bounded else 0 if 0 in (self.high, other.high) else None
+            high = None if self.high is None or other.high is None else self.high * other.high
+            if 0 in (self.high, other.high):
+                high = 0
             return Interval(self.low * other.low, high)
         ends = [_times(a, b) for a in (_low(self), _high(self)) for b in (_low(other), _high(other))]
         return Interval(_finite(min(ends)), _finite(max(ends)))
