@@ -23,7 +23,7 @@ from dlcb.compiler.build import build_unit
 from dlcb.compiler.driver import options_for
 from dlcb.compiler.expr.node import evaluate
 from dlcb.compiler.host.lower import lower
-from dlcb.compiler.host.program import Launch, Program, Variant
+from dlcb.compiler.host.program import Launch, Program, Step, Variant
 from dlcb.compiler.kgen import KernelSet, generate, translation_unit
 from dlcb.compiler.kgen.coords import infer
 from dlcb.compiler.kgen.generate import cuda_kernel
@@ -44,7 +44,7 @@ def with_variants(program: Program, keep: Callable[[Variant], bool]) -> Program:
     """`program` whose launches have only the variants that `keep` holds for, and the last one, which always
     may run."""
 
-    def kept(step: object) -> object:
+    def kept(step: Step) -> Step:
         if not isinstance(step, Launch):
             return step
         return Launch((*(v for v in step.variants[:-1] if keep(v)), step.variants[-1]))
@@ -80,10 +80,14 @@ def programs(case: Case, options: CompileOptions, build: Callable[[str, list[str
     chosen = lower(steps, sets, unit, solution, captured.outputs)
     made = {"chosen": chosen, "width 1": with_variants(chosen, is_scalar)}
     for kernel in dict.fromkeys(kernel.name for kernels in sets for kernel in kernels.variants):
-        made[f"only {kernel}"] = with_variants(chosen, lambda variant, name=kernel: variant.kernel == name)
+        made[f"only {kernel}"] = with_variants(chosen, partial(_is_kernel, kernel))
     for name, alternative in tried.items():
         made[name] = lower(steps, alternative, unit, solution, captured.outputs)
     return Programs(made, captured.parameters)
+
+
+def _is_kernel(name: str, variant: Variant) -> bool:
+    return variant.kernel == name
 
 
 def _tried(

@@ -147,8 +147,8 @@ class Cuda(Lowering):
             self._take_turns(product(extents), counter, first, scope, home)
             return
         count = self._count(loops, extents, width, home)
-        loop = f"for ({kind} {counter} = {first}; {counter} < {count}; {counter} += {step})"
-        home.add([unrolled, loop] if unrolled else [loop], scope)
+        loop_text = f"for ({kind} {counter} = {first}; {counter} < {count}; {counter} += {step})"
+        home.add([unrolled, loop_text] if unrolled else [loop_text], scope)
 
     def _count(self, loops: Sequence[Expr], extents: Sequence[Expr], width: int, home: Scope) -> str:
         """How many steps the loops take in all."""

@@ -276,8 +276,8 @@ def _merge(nest: Nest, outer: Expr, inner: Expr) -> Nest:
 
     made = rebuild([part for e in nest.elements for part in e.parts], {outer: ZERO, inner: joined}, remade)
     elements = tuple(
-        Element(e.value, *made[3 * k : 3 * k + 2], loops(e.indices), made[3 * k + 2])
-        for k, e in enumerate(nest.elements)
+        Element(e.value, scalar, offset, loops(e.indices), guard)
+        for e, scalar, offset, guard in zip(nest.elements, made[::3], made[1::3], made[2::3], strict=True)
     )
     lane = joined if nest.lane is inner else nest.lane
     return replace(nest, rows=loops(nest.rows), lane=lane, inner=loops(nest.inner), elements=elements)
