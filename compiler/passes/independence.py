@@ -8,10 +8,11 @@ it touches. A failed proof of padding says where."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import FALSE, ONE
+from dlcb.compiler.expr.node import FALSE, ONE, ZERO, index, substitute
 from dlcb.compiler.ir.graph import Graph, Node, Value
 from dlcb.compiler.ir.op import Shape
 from dlcb.compiler.passes.access import Reading, is_computed, read
@@ -27,72 +28,115 @@ def batch_axes(graph: Graph) -> BatchAxes | None:
     """The batch axes of a graph whose composites are all expanded,
     or None where no size variable is proven to be one.
 
-    A size variable is a batch size when every operator reads its batch-carrying operands at exactly its own
-    batch coordinate and uses neither that coordinate nor the batch size for anything else."""
+    A size variable is a batch size when every operator reads its row-carrying operands at its own row and
+    uses neither the row nor the batch size for anything else. An axis of extent `batch * k` carries rows as
+    well: k neighbours each, at `row * k + rest`."""
     for candidate in _sizes_of_inputs(graph):
         if graph.system.simplify(candidate) is not candidate:
             continue
-        axes = _carry(graph, candidate)
-        if axes is not None and all(output in axes for output in graph.outputs):
+        carried = _carry(graph, candidate)
+        if carried is not None and all(v in carried and carried[v].each is ONE for v in graph.outputs):
             return BatchAxes(
                 candidate.value,
-                {value.name: axes[value] for value in graph.inputs if value in axes},
-                {str(k): axes[value] for k, value in enumerate(graph.outputs)},
+                {value.name: carried[value].axis for value in graph.inputs if value in carried},
+                {str(k): carried[value].axis for k, value in enumerate(graph.outputs)},
             )
     return None
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Where a value's rows lie: on `axis`, `each` elements a row."""
+
+    axis: int
+    each: Expr
 
 
 def _sizes_of_inputs(graph: Graph) -> dict[Expr, None]:
     return dict.fromkeys(size for value in graph.inputs for size in value.shape if size.op == "size")
 
 
-def _carry(graph: Graph, batch: Expr) -> dict[Value, int] | None:
-    """For each value that carries the batch the axis it does so on; None where the proof fails."""
-    axes: dict[Value, int] = {}
+def _carry(graph: Graph, batch: Expr) -> dict[Value, _Rows] | None:
+    """Where each value that carries rows does so; None where the proof fails."""
+    carried: dict[Value, _Rows] = {}
     for value in graph.inputs:
-        carrying = [axis for axis, size in enumerate(value.shape) if batch in size.free]
-        if len(carrying) > 1 or any(value.shape[axis] is not batch for axis in carrying):
+        rows = _rows(value.shape, batch, graph.system)
+        if rows is not None and rows.each is ONE:
+            carried[value] = rows
+        elif _sized(value, batch, graph.system):
             return None
-        axes.update((value, axis) for axis in carrying)
     for node in graph.nodes:
-        if _mixes(node, batch, axes, graph.system):
+        if not _keeps_rows_apart(node, batch, carried, graph.system):
             return None
-    return axes
+    return carried
 
 
-def _mixes(node: Node, batch: Expr, axes: dict[Value, int], system: System) -> bool:
-    """True where rows mix or the proof cannot go on;
-    else the axis that the result carries the batch on enters `axes`."""
+def _sized(value: Value, batch: Expr, system: System) -> bool:
+    return any(batch in extent.free for extent in _simple(value.shape, system))
+
+
+def _rows(shape: Shape, batch: Expr, system: System) -> _Rows | None:
+    """The rows of a tensor of this shape, which lie on the one axis whose extent is `batch * k`."""
+    shape = _simple(shape, system)
+    axes = [axis for axis, extent in enumerate(shape) if batch in extent.free]
+    if len(axes) != 1:
+        return None
+    extent = shape[axes[0]]
+    each = system.simplify(substitute(extent, {batch: ONE}))
+    return _Rows(axes[0], each) if system.simplify(batch * each) is extent else None
+
+
+def _keeps_rows_apart(node: Node, batch: Expr, carried: dict[Value, _Rows], system: System) -> bool:
+    """Whether each row of the result is made of the same rows of the operands and of what has none; where its
+    own rows lie enters `carried`."""
     if node.op.at is None:
-        return any(value in axes for value in node.inputs) or any(
-            batch in s.free for r in node.results for s in r.shape
+        return not (
+            any(value in carried or _mentions_itself(value, batch, system) for value in node.inputs)
+            or any(_sized(result, batch, system) for result in node.results)
+            or any(batch in system.simplify(e).free for e in _expressions(node.attributes))
         )
-    shape = node.result.shape
-    carrying = [axis for axis, size in enumerate(shape) if size is batch]
-    if any(batch in size.free for axis, size in enumerate(shape) if axis not in carrying):
-        return True
+    if is_computed(node.result):
+        return True  # what is made of coordinates alone shows in the bodies of its readers
+    rows = _rows(node.result.shape, batch, system)
+    if rows is None and _sized(node.result, batch, system):
+        return False
     reading = read(node)
-    accesses = [
-        (access.operand, [system.simplify(c) for c in access.coordinates], system.simplify(access.guard))
-        for access in reading.accesses
-        if not is_computed(node.inputs[access.operand])
-    ]
-    batched = [k for k, value in enumerate(node.inputs) if value in axes]
-    if not batched and (not carrying or is_computed(node.result)):
-        return False  # what is made of coordinates alone shows in the bodies of its readers
-    for axis in carrying:
-        row = reading.out[axis]
-        others = [system.simplify(reading.body), *(guard for _, _, guard in accesses)]
-        for operand, coordinates, _ in accesses:
-            carried = axes.get(node.inputs[operand])
-            if carried is not None and coordinates[carried] is not row:
-                break
-            others += [c for place, c in enumerate(coordinates) if place != carried]
-        else:
-            if not any(_mentions(expression, (row, batch)) for expression in others):
-                axes[node.result] = axis
+    if any(batch in system.simplify(r.args[0]).free for r in reading.over):
+        return False
+    # a bias, which `finish` adds, has no rows: the axis that carries them is not its own
+    if node.op.finish is not None and any(_mentions_itself(value, batch, system) for value in node.inputs):
+        return False
+    row, own = index("row", batch), dict[Expr, Expr]()
+    if rows is not None:
+        rest = index("rest", rows.each) if rows.each is not ONE else ZERO
+        own[reading.out[rows.axis]] = row * rows.each + rest
+
+    def at_row(e: Expr) -> Expr:
+        return system.simplify(substitute(e, own))
+
+    others = [at_row(reading.body)]
+    for access in reading.accesses:
+        operand = node.inputs[access.operand]
+        if is_computed(operand):
+            continue
+        coordinates = [at_row(c) for c in access.coordinates]
+        theirs = carried.get(operand)
+        if theirs is not None:
+            place = coordinates[theirs.axis]
+            if rows is None or system.simplify(place // theirs.each) is not row:
                 return False
+            coordinates[theirs.axis] = system.simplify(place % theirs.each)
+        others += [*coordinates, at_row(access.guard)]
+    if any(_mentions(e, (row, batch)) for e in others):
+        return False
+    if rows is not None:
+        carried[node.result] = rows
     return True
+
+
+def _mentions_itself(value: Value, batch: Expr, system: System) -> bool:
+    """Whether `batch` shows in the elements of a value that is made of coordinates alone."""
+    return is_computed(value) and _mentions(system.simplify(read(value.made_by).body), (batch,))
 
 
 # ---- padding
