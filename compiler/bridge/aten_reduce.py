@@ -1,5 +1,5 @@
-"""ATen's reductions and what is made of them (norms of vectors, logsumexp, softmax) as rows over our own
-operators."""
+"""ATen's reductions and what is made of them (norms of vectors, logsumexp, softmax), running sums and the
+differences that undo them, as rows over our own operators."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from dlcb.compiler.bridge.emit import Emit, Row, from_torch
-from dlcb.compiler.dtype import INT64
+from dlcb.compiler.bridge.aten_shape import slice_of
+from dlcb.compiler.bridge.emit import Emit, Row, Size, from_torch
+from dlcb.compiler.dtype import BOOL, INT64
 from dlcb.compiler.errors import UnsupportedOperator
 from dlcb.compiler.ir import ops
 from dlcb.compiler.ir.graph import Value
@@ -170,6 +171,25 @@ def _cumsum(e: Emit, x: Value, axis: int, *, dtype: torch.dtype | None = None) -
     return e.apply(ops.cumsum, e.summed(x, dtype), axis=e.axis(axis, x.rank))
 
 
+def _diff(
+    e: Emit,
+    x: Value,
+    order: Size = 1,
+    axis: int = -1,
+    prepend: Value | None = None,
+    append: Value | None = None,
+) -> Value:
+    """Differences of neighbours, `order` times; two booleans differ where they are not equal."""
+    axis = e.axis(axis, x.rank)
+    parts = [part for part in (prepend, x, append) if part is not None]
+    if len(parts) > 1:
+        x = e.concat(e.operands(*parts), axis)
+    for _ in range(e.literal(order, "the order of a difference")):
+        later, earlier = slice_of(e, x, axis, 1), slice_of(e, x, axis, None, -1)
+        x = e.apply(ops.ne if x.dtype is BOOL else ops.sub, later, earlier)
+    return x
+
+
 _max, _max_along, _amax = _extremum("max")
 _min, _min_along, _amin = _extremum("min")
 
@@ -211,4 +231,5 @@ ROWS: dict[str, Row] = {
     "aten.log_softmax.int": _softmax("log_softmax"),
     "aten._log_softmax.default": _softmax("log_softmax"),
     "aten.cumsum.default": _cumsum,
+    "aten.diff.default": _diff,
 }

@@ -227,6 +227,11 @@ PROGRAMS: list[tuple[Callable[..., object], tuple[Tensor, ...]]] = [
     (lambda x: x.log_softmax(-1), (X,)),
     (lambda x: x.cumsum(1), (X,)),
     (lambda x: x.cumsum(-1), (MASK,)),
+    (lambda x: x.diff(), (X,)),
+    (lambda x: x.diff(2, 1), (WHOLE,)),
+    (lambda x: x.diff(9, 1), (X,)),
+    (lambda x: x.diff(), (MASK,)),
+    (lambda x, y: torch.diff(x, dim=1, prepend=y[:, :2], append=x[:, :1]), (WHOLE, X)),
     # writes and einsum
     (lambda x: torch.select_scatter(x, x[:, 0] * 2, 1, -1), (X,)),
     (lambda x: torch.slice_scatter(x, x[:, 1:3] * 2, 1, 1, 3), (X,)),
