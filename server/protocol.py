@@ -238,9 +238,7 @@ class TensorProtocol(HttpToolsProtocol):
             return None
         if cycle is not None and not cycle.response_complete:  # pipelined: uvicorn queues these
             return None
-        if b"content-encoding" in headers:
-            return None
-        return self.routes.match(url.decode("latin-1"))
+        return None if b"content-encoding" in headers else place
 
     def _make_scope(self) -> None:
         """What `on_message_begin` left out, for a request that goes uvicorn's way."""
