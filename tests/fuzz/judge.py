@@ -28,6 +28,7 @@ from dlcb.compiler.expr.node import as_expr, evaluate
 from dlcb.compiler.ir import ops
 from dlcb.compiler.ir.graph import Graph, GraphBuilder, Node, Value
 from dlcb.compiler.ir.reference import evaluate as oracle
+from dlcb.compiler.passes.decompose import decompose
 from dlcb.compiler.thunks.model import CompiledModel
 
 from . import draw, spelling
@@ -40,7 +41,7 @@ _LARGEST = 40_000  # elements of one node's grid: the oracle is slow
 _FLOORS = {torch.float16: 1e-4, torch.bfloat16: 1e-4, torch.float32: 1e-6, torch.float64: 1e-12}
 _RATIO = 1.5
 _UNITS, _FEW_UNITS = {FLOAT16: 2**-10, BFLOAT16: 2**-7}, 2**-21
-_SHIFTED = ("layer_norm", "group_norm", "batch_norm")  # their last step may cancel what came before
+_WITH_RULE = frozenset(name for name, op in ops.OPS.items() if op.at is not None)
 _SUMMED = 2**-19  # where numbers are added up: 128 equal ones in float32, before they join a sum in double
 
 
@@ -248,20 +249,18 @@ def _is_noise(
 def shaken(
     program: Program, tensors: dict[str, torch.Tensor], generator: torch.Generator
 ) -> list[torch.Tensor]:
-    """The outputs in float64 with every rounded value moved by up to four units in the last place of a
-    float32, more where it is a sum, or one of the half type that it may have been kept in."""
+    """The outputs in float64 with every rounded value, inside composites too, moved by up to four units in
+    the last place of a float32, more where it is a sum, or one of the half type that it may have been kept
+    in."""
     kinds = types(program)
 
-    def moved(step: Step, result: torch.Tensor) -> torch.Tensor:
-        if step.name not in program.rounded:
+    def moved(step: Step, node: Node, result: torch.Tensor) -> torch.Tensor:
+        if step.name not in program.rounded or node.op.kind in ("move", "index", "create"):
             return result
-        op = ops.OPS[step.op]
-        summed = op.fold == "sum" or op.kind in ("composite", "contract")
-        unit = _UNITS.get(kinds[step.name], _SUMMED if summed else _FEW_UNITS)
+        unit = _SUMMED if node.op.fold == "sum" else _FEW_UNITS
+        unit = max(unit, _UNITS.get(kinds[step.name], 0.0))
         dice = torch.rand(result.shape, generator=generator, dtype=torch.float64)
-        shifted = step.op in _SHIFTED and result.numel()
-        size = torch.where(result.isfinite(), result, 0).abs().amax() if shifted else result
-        return result + size * unit * (2 * dice - 1)
+        return result * (1 + unit * (2 * dice - 1)) if result.is_floating_point() else result
 
     return _stepwise(program, tensors, moved)
 
@@ -275,7 +274,7 @@ def _is_unread(program: Program, tensors: dict[str, torch.Tensor], ours: list[to
             made = draw.tensor(Input(value.name, value.shape, value.dtype), {}, dice)
             return made.double() if made.is_floating_point() else made
 
-        made = _stepwise(program, tensors, lambda step, result: result, anything)
+        made = _stepwise(program, tensors, lambda step, node, result: result, anything)
         if any(_complaint(mine, right.to(mine.dtype), right) for mine, right in zip(ours, made, strict=True)):
             return False
     return True
@@ -284,11 +283,11 @@ def _is_unread(program: Program, tensors: dict[str, torch.Tensor], ours: list[to
 def _stepwise(
     program: Program,
     tensors: dict[str, torch.Tensor],
-    after: Callable[[Step, torch.Tensor], torch.Tensor],
+    after: Callable[[Step, Node, torch.Tensor], torch.Tensor],
     instead: Callable[[Value], torch.Tensor] | None = None,
 ) -> list[torch.Tensor]:
-    """The outputs by the oracle, one step at a time: `after` may change a result, `instead` gives one where
-    an index is out of range."""
+    """The outputs by the oracle, one operator at a time: `after` may change a result, `instead` gives one
+    where an index is out of range."""
     values = {name: (x.double() if x.is_floating_point() else x) for name, x in tensors.items()}
     sizes = {
         s.value: n
@@ -303,14 +302,26 @@ def _stepwise(
         ]
         attributes = {name: _fixed(value, sizes) for name, value in step.attributes.items()}
         value = build.apply(ops.OPS[step.op], *operands, **attributes)
+        one = decompose(build.build(value), keep=_WITH_RULE)
+        known = {v: values[v.name] for v in one.inputs}
         try:
-            made = oracle(build.build(value), {name: values[name].numpy() for name in step.operands})[0]
-            values[step.name] = after(step, torch.from_numpy(made.copy()))
+            for node in one.nodes:
+                known[node.result] = after(step, node, _alone(node, [known[v] for v in node.inputs]))
+            values[step.name] = known[one.outputs[0]]
         except IndexRangeError:
             if instead is None:
                 raise
             values[step.name] = instead(value)
     return [values[name] for name in program.outputs]
+
+
+def _alone(node: Node, tensors: list[torch.Tensor]) -> torch.Tensor:
+    """What one operator makes of these."""
+    build = GraphBuilder(node.op.name)
+    operands = [build.input(f"x{k}", v.shape, v.dtype) for k, v in enumerate(node.inputs)]
+    graph = build.build(build.apply(node.op, *operands, **node.attributes))
+    made = oracle(graph, {v.name: x.numpy() for v, x in zip(operands, tensors, strict=True)})[0]
+    return torch.from_numpy(made.copy())
 
 
 def _fixed(value: Any, sizes: dict[str, int]) -> Any:
