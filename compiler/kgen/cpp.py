@@ -316,16 +316,15 @@ class Cpp(Lowering):
     def kept(self) -> frozenset[Expr]:
         return worth_keeping(self.nest) if len(kept_loops(self.nest)) == 1 else frozenset()
 
-    def keep(self, node: Expr) -> Spelled:
+    def keep(self, node: Expr, memory: Scope) -> Spelled:
         (loop,) = kept_loops(self.nest)
-        return f"{self.row_memory(self.type_name(node.dtype), loop)}[{identifier(loop.value)}]", ATOM
+        return f"{self.row_memory(self.type_name(node.dtype), loop, memory)}[{identifier(loop.value)}]", ATOM
 
-    def row_memory(self, element: str, loop: Expr) -> str:
+    def row_memory(self, element: str, loop: Expr, home: Scope) -> str:
         """The name of memory for what a loop over a row computes."""
         name = self.fresh("row")
         number = name.removeprefix("row")
-        row = self.row if self.nest.rows else self.root
-        row.lines.append(f"{element}* const {name} = scratch<{element}, {number}>({self._extent(loop)});")
+        home.lines.append(f"{element}* const {name} = scratch<{element}, {number}>({self._extent(loop)});")
         return name
 
     # ---- spelling --------------------------------------------------------------------------------

@@ -81,9 +81,7 @@ class Half(Cpp):
 
     def _before(self, scope: Scope) -> Scope | None:
         """Where a run is converted: a row once for all loops over it, lanes just before their loop."""
-        if self.nest.kind == "row":
-            return self.row
-        return scope.parent
+        return self.outside(scope) if self.nest.kind == "row" else scope.parent
 
     def _run(self, offset: Expr, scope: Scope) -> _Run:
         """The run that starts where the loop of `scope` does, with a buffer of its own."""
@@ -92,7 +90,7 @@ class Half(Cpp):
         name = identifier(loop.value)
         if self.nest.kind == "row":
             first, count, place = ZERO, self._extent(loop), f"[{name}]"
-            buffer = self.row_memory("float", loop)
+            buffer = self.row_memory("float", loop, home)
         else:
             blocked = self._blocked
             first = BLOCK_START if blocked else ZERO

@@ -399,11 +399,10 @@ class Cuda(Lowering):
     def kept(self) -> frozenset[Expr]:
         return worth_keeping(self.nest, memory_is_dear=True) if self.variant.turns else frozenset()
 
-    def keep(self, node: Expr) -> Spelled:
+    def keep(self, node: Expr, memory: Scope) -> Spelled:
         name = f"row{len(self._rows_kept) + len(self._fresh_rows)}"
         lanes = f"[{self.variant.width}]" if self.variant.width > 1 else ""
-        home = self.row if self.nest.rows else self.root
-        home.lines.append(f"{self.local_type(node)} {name}[{self.variant.turns}]{lanes};")
+        memory.lines.append(f"{self.local_type(node)} {name}[{self.variant.turns}]{lanes};")
         return f"{name}[turn]" + ("[lane]" if lanes else ""), ATOM
 
     # ---- spelling --------------------------------------------------------------------------------

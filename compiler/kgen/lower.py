@@ -70,6 +70,7 @@ class Lowering(ABC):
 
     target: ClassVar[str]
     table: ClassVar[Mapping[str, Mapping[str, Spelling]]]
+    row: Scope  # the body of the loops over rows
 
     def __init__(self, nest: Nest, tensors: Mapping[str, Value], system: System) -> None:
         self.nest = arranged(nest, system)
@@ -118,9 +119,16 @@ class Lowering(ABC):
         """What is kept from one loop over a row to the next."""
 
     @abstractmethod
-    def keep(self, node: Expr) -> Spelled:
+    def keep(self, node: Expr, memory: Scope) -> Spelled:
         """The place, for the current index of the row, of something that is computed once and read in later
-        loops."""
+        loops; `memory` is where it is declared."""
+
+    def outside(self, scope: Scope) -> Scope:
+        """Where memory stands for what a loop over the row computes: in the body of the loops over rows, or
+        before these where the loop does not depend on the row."""
+        while scope is not self.row and scope is not self.root:
+            scope = scope.around
+        return scope
 
     def loop_written(self) -> None:
         """What was kept in a loop over the row may be read from now on."""
@@ -163,7 +171,7 @@ class Lowering(ABC):
             if node.op == "check":
                 self._report(node, [local[arg] for arg in node.args], home)
             if node in self._keep and node not in self._rows_kept:
-                self._fresh_rows[node] = row = self.keep(node)
+                self._fresh_rows[node] = row = self.keep(node, self.outside(home))
                 home.lines.append(f"{row[0]} = {spelled[0]};")
             local[node] = spelled
         return [local[root] for root in roots]

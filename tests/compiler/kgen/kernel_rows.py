@@ -173,6 +173,20 @@ def chain(p: Program) -> Value:
     return x
 
 
+def rows_of_equal_elements(p: Program) -> list[Value]:
+    """What a reduction over the row computes depends on no row, and stands before all of them."""
+
+    def repeated(name: str, dtype: DType) -> Value:
+        return p.expand(p.tensor(name, "m", dtype), shape=(p.dim("n"), p.dim("m")))
+
+    n = p.tensor("n", "n 1")
+    return [
+        p.softmax(repeated("x", FLOAT32), axis=1),
+        p.add(p.softmax(repeated("y", FLOAT32), axis=1), n),
+        p.rms_norm(repeated("z", FLOAT16), p.tensor("w", "m", FLOAT16), dims=1, eps=1e-5),
+    ]
+
+
 def statistics(p: Program) -> list[Value]:
     x = p.tensor("x", "n m")
     return [p.mean(x, axes=(0,), keepdim=False), p.var(x, axes=(0,), keepdim=False, correction=0)]
@@ -224,6 +238,9 @@ ROWS: dict[str, Row] = {
     "softmax": Row(
         lambda p: p.softmax(p.tensor("x", "n m"), axis=1),
         sizes("n m", "3 7", "1 1", "5 130", "2 1000", "3 0"),
+    ),
+    "rows_of_equal_elements": Row(
+        rows_of_equal_elements, sizes("n m", "3 7", "5 130", "1 1", "40 500"), tolerance=1e-3
     ),
     "softmax_channels": Row(
         lambda p: p.softmax(p.tensor("x", "n 2 h w"), axis=1), sizes("n h w", "2 3 5", "1 1 1", "3 17 300")
