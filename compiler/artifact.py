@@ -26,7 +26,7 @@ from dlcb.compiler.source import ModelSource
 from dlcb.kernel_cache.key import Key
 from dlcb.kernel_cache.store import Store
 
-VERSION = 2  # of the JSON; an artifact of another version is compiled again
+VERSION = 3  # of the JSON; an artifact of another version is compiled again
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class Artifact:
     quarantined.
 
     `others` are programs for sizes that `program` does not serve, in the order in which they are tried.
+    `unmasked` is an input and a program for calls in which each of its values is 1.
     `references` say which parameters lie in registered files; `constants` is the store's key of the others,
     as safetensors ("": there are none). `quarantined` says why outputs come from eager PyTorch, where they
     do.
@@ -56,10 +57,17 @@ class Artifact:
     constants: str = ""
     quarantined: str = ""
     others: tuple[Program, ...] = ()
+    unmasked: tuple[str, Program] | None = None
 
     @property
     def programs(self) -> tuple[Program, ...]:
+        """Those that serve any values, in the order in which they are tried."""
         return () if self.program is None else (self.program, *self.others)
+
+    @property
+    def every_program(self) -> tuple[Program, ...]:
+        """`programs`, and the one of `unmasked` at the end."""
+        return self.programs if self.unmasked is None else (*self.programs, self.unmasked[1])
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; `from_json` gives an equal artifact back."""
@@ -73,6 +81,7 @@ class Artifact:
             "constants": self.constants,
             "quarantined": self.quarantined,
             "others": [program.to_json() for program in self.others],
+            "unmasked": None if self.unmasked is None else [self.unmasked[0], self.unmasked[1].to_json()],
         }
 
     @staticmethod
@@ -93,6 +102,7 @@ class Artifact:
                 constants=data["constants"],
                 quarantined=data["quarantined"],
                 others=tuple(map(Program.from_json, data["others"])),
+                unmasked=_unmasked(data["unmasked"]),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ArtifactError(f"not an artifact: {error!r}", stage="artifact") from error
@@ -100,8 +110,15 @@ class Artifact:
     @property
     def needs(self) -> tuple[str, ...]:
         """Keys of what must be in the store beside the artifact itself."""
-        units = dict.fromkeys(program.unit for program in self.programs)
+        units = dict.fromkeys(program.unit for program in self.every_program)
         return tuple(key for key in (*units, self.constants) if key)
+
+
+def _unmasked(data: Any) -> tuple[str, Program] | None:
+    if data is None:
+        return None
+    name, program = data
+    return name, Program.from_json(program)
 
 
 def publish(
@@ -115,7 +132,7 @@ def publish(
 
     A program keeps only the parameters that it reads.
     """
-    names = dict.fromkeys(name for program in artifact.programs for name in _parameter_names(program))
+    names = dict.fromkeys(name for program in artifact.every_program for name in _parameter_names(program))
     wanted = {name: parameters[name] for name in names}
     files = {digest: WeightFile(path) for digest, path in _digests(source).items()}
     found = match(wanted, files)

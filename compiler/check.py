@@ -79,8 +79,8 @@ def disagreements(
     seed: int,
     further: Sequence[Mapping[str, int]] = (),
 ) -> list[Deviation]:
-    """The deviations beyond tolerance at up to `count` shapes and at the sizes `further`;
-    a call that fails where eager does not is one as well."""
+    """The deviations beyond tolerance at up to `count` shapes and at the sizes `further`, at two of them with
+    nothing masked as well; a call that fails where eager does not is one as well."""
     model = load_model(source, artifact_key, store, device=device)
     reference = Reference(module.to(device))
     # our own calls of cuDNN round float32 to TF32: then eager PyTorch's must do so as well
@@ -88,16 +88,22 @@ def disagreements(
     found: list[Deviation] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the model's own, at shapes that nobody asked for
-        for number, sizes in enumerate([*draw_sizes(model.signature, count, seed), *further]):
+        drawn = [*draw_sizes(model.signature, count, seed), *further]
+        unmasked = drawn[-2:] if model.mask else []
+        for number, sizes in enumerate([*drawn, *unmasked]):
             shapes = shapes_of(model.signature, sizes)
-            inputs = [x.to(device) for x in random_inputs(source, shapes, seed + number).values()]
+            given = random_inputs(source, shapes, seed + number)
+            bare = number >= len(drawn)
+            if bare:
+                given[model.mask].fill_(1)
+            inputs = [x.to(device) for x in given.values()]
             try:
                 with nullcontext() if rounded else without_cudnn():
                     eager = reference.eager(inputs)
             except (RuntimeError, IndexError, ValueError):
                 continue  # eager itself refuses this shape
             try:
-                ours = model.call(*inputs)
+                ours = model.call(*inputs, unmasked=bare)
             except CompilerError as error:
                 found.append(Deviation(shapes, "*", 0, 0, False, f"{type(error).__name__}: {error}"))
             else:

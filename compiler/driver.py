@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from torch import nn
 from torch.export import ExportedProgram
@@ -29,6 +30,7 @@ from dlcb.compiler.ir import text
 from dlcb.compiler.kgen import generate, translation_unit
 from dlcb.compiler.options import CompileOptions, Target
 from dlcb.compiler.passes.pipeline import run_passes, schedule
+from dlcb.compiler.passes.unmasked import without_mask
 from dlcb.compiler.report import Report
 from dlcb.compiler.runtime.cuda import architecture
 from dlcb.compiler.signature import Signature
@@ -171,11 +173,13 @@ def compile_captured(
 ) -> Artifact:
     """From the captured graphs of a model to an artifact whose kernels are in the store, all in one unit."""
     every = (captured, *captured.others)
+    passed = partial(run_passes, target=options.target.kind)
     with clock("solve"):
         solutions = [each.graph.system.solve() for each in every]
     with clock("passes"):
-        graphs = [run_passes(each.graph, options.target.kind) for each in every]
-        plans = [schedule(graph) for graph in graphs]
+        graphs = [passed(each.graph) for each in every]
+        bare = without_mask(captured.graph, _masks(source), passed)
+        plans = [schedule(graph) for graph in (*graphs, *((bare[1],) if bare else ()))]
     with clock("generate"):
         kernels = [
             [
@@ -190,10 +194,24 @@ def compile_captured(
         names = dict.fromkeys(kernel.name for kernel_set in all_kernels for kernel in kernel_set.variants)
         unit = build_unit(unit_text, list(names), options.target, options, store) if unit_text else ""
     with clock("lower"):
+        origins = [*zip(every, solutions, strict=True), (captured, solutions[0])][: len(plans)]
         programs = [
             lower(plan, of_graph, unit, solution, each.outputs)
-            for plan, of_graph, solution, each in zip(plans, kernels, solutions, every, strict=True)
+            for plan, of_graph, (each, solution) in zip(plans, kernels, origins, strict=True)
         ]
+        unmasked = (bare[0], programs.pop()) if bare else None
+        own = len(programs)
         signature = describe_signature(source, every, solutions, graphs, programs)
-        report = describe_report(source, every, solutions, plans, kernels, signature, options.static)
-    return Artifact(signature, report, programs[0], text.show(graphs[0]), others=tuple(programs[1:]))
+        report = describe_report(
+            source, every, solutions, plans[:own], kernels[:own], signature, options.static
+        )
+    if bare:
+        said = f"while every value of '{bare[0]}' is 1, a second program runs attention without a mask"
+        report = replace(report, notes=(*report.notes, said))
+    shown = text.show(graphs[0])
+    return Artifact(signature, report, programs[0], shown, others=tuple(programs[1:]), unmasked=unmasked)
+
+
+def _masks(source: ModelSource) -> list[str]:
+    """Inputs whose declared values are 0 and 1."""
+    return [d.name for d in source.inputs if d.dtype == "bool" or ("int" in d.dtype and d.values == (0, 2))]

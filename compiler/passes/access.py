@@ -11,7 +11,18 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import TRUE, ZERO, as_expr, cast, index, load, not_equal, where
+from dlcb.compiler.expr.node import (
+    ONE,
+    TRUE,
+    ZERO,
+    as_expr,
+    cast,
+    equal,
+    index,
+    load,
+    not_equal,
+    where,
+)
 from dlcb.compiler.ir.graph import Node, Value
 from dlcb.compiler.ir.op import Shape
 
@@ -88,6 +99,8 @@ def _broadcast(size: Expr, coordinate: Expr) -> Expr:
         return ZERO if size.value == 1 else coordinate
     if coordinate.op == "index" and coordinate.args[0] is size:
         return coordinate
+    if coordinate.op == "where" and coordinate.args[:2] == (equal(size, ONE), ZERO):
+        return coordinate  # it was broadcast from this size before
     return coordinate * cast(not_equal(size, 1), coordinate.dtype)
 
 

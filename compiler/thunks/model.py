@@ -90,13 +90,16 @@ class CompiledModel:
         eager: Thunk,
         program: ProgramThunk | GraphsThunk | None,
         jit: JitThunk | None = None,
+        unmasked: ProgramThunk | None = None,
     ) -> None:
         self.source = source
         self.signature: Signature = artifact.signature
         self.report: Report = artifact.report
         self.device = device
         self.recorder = Recorder(device.torch_device) if device.name == "cuda" else None
-        self._eager, self._program, self._jit = eager, program, jit
+        self._eager, self._program, self._jit, self._unmasked = eager, program, jit, unmasked
+        # the input for which a second program serves calls in which all its values are 1; "": there is none
+        self.mask = artifact.unmasked[0] if artifact.unmasked is not None and unmasked is not None else ""
         self._specs = artifact.signature.inputs
         self._output_names = [spec.name for spec in artifact.signature.outputs]
         self._quarantined = bool(artifact.quarantined)
@@ -111,14 +114,17 @@ class CompiledModel:
         arrays = self._in_order(inputs)
         place = self.device.torch_device
         tensors = [to_tensor(a, spec.dtype, place) for a, spec in zip(arrays, self._specs, strict=True)]
-        ran, tier = self._run(tensors)
+        # asked of the array: a tensor on a GPU would have to be waited for
+        unmasked = self._unmasked is not None and bool((inputs[self.mask] == 1).all())
+        ran, tier = self._run(tensors, unmasked)
         outputs = [to_array(tensor) for tensor in ran.outputs]
         return Outcome(
             dict(zip(self._output_names, outputs, strict=True)), tier, "hit" if ran.hit else "miss"
         )
 
-    def call(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Run on tensors in the signature's order, on the model's device; other strides are copied first."""
+    def call(self, *tensors: torch.Tensor, unmasked: bool = False) -> tuple[torch.Tensor, ...]:
+        """Run on tensors in the signature's order, on the model's device; other strides are copied first.
+        `unmasked`: the caller knows that every value of the input `mask` is 1."""
         if len(tensors) != len(self._specs):
             raise ContractError(
                 f"'{self.source.name}' takes {len(self._specs)} inputs, found {len(tensors)}", stage="run"
@@ -128,7 +134,7 @@ class CompiledModel:
                 raise ContractError(
                     f"input '{spec.name}' is {tensor.dtype}, expected {spec.dtype}", stage="run"
                 )
-        ran, _ = self._run([tensor.contiguous() for tensor in tensors])
+        ran, _ = self._run([tensor.contiguous() for tensor in tensors], unmasked)
         return ran.outputs
 
     def plan(self, shapes: Mapping[str, Sequence[int]]) -> PlanSummary:
@@ -160,7 +166,7 @@ class CompiledModel:
         return recorder is not None and any(recorder.promote(p.executor) for p in self._programs())
 
     def _programs(self) -> list[ProgramThunk]:
-        thunks = [self._program, *(self._jit.thunks() if self._jit is not None else ())]
+        thunks = [self._program, self._unmasked, *(self._jit.thunks() if self._jit is not None else ())]
         return [
             program
             for thunk in thunks
@@ -184,13 +190,17 @@ class CompiledModel:
             compiler_calls=compiler_calls.total,
         )
 
-    def _run(self, tensors: Sequence[torch.Tensor]) -> tuple[Ran, str]:
-        if self._program is not None:
-            try:
-                return self._program.run(tensors), self._program.tier
-            except GuardError as error:
-                self._guard_failures += 1
-                return self._run_eager(tensors, error), "eager"
+    def _run(self, tensors: Sequence[torch.Tensor], unmasked: bool = False) -> tuple[Ran, str]:
+        broken: GuardError | None = None
+        for program in (self._unmasked if unmasked else None, self._program):
+            if program is not None:
+                try:
+                    return program.run(tensors), program.tier
+                except GuardError as error:
+                    broken = error
+        if broken is not None:
+            self._guard_failures += 1
+            return self._run_eager(tensors, broken), "eager"
         shapes = [tensor.shape for tensor in tensors]
         compiled = self._jit.thunk_for([len(shape) for shape in shapes]) if self._jit is not None else None
         if compiled is None:
@@ -266,7 +276,8 @@ def load_model(
     def admit(shapes: Shapes) -> None:
         check_declared(source, shapes)
 
-    def thunk_of(key: str) -> ProgramThunk | GraphsThunk:
+    def thunks_of(key: str) -> tuple[ProgramThunk | GraphsThunk, ProgramThunk | None]:
+        """What serves any values, and what serves calls in which nothing is masked."""
         compiled = artifact if key == artifact_key else artifacts.load(key, store)
         if compiled.program is None or compiled.quarantined:
             reason = compiled.quarantined or "it has no program"
@@ -275,18 +286,20 @@ def load_model(
         if taken != names:
             raise ArtifactError(f"'{source.name}' has inputs {names}, its artifact {taken}", stage="load")
         parameters = artifacts.load_parameters(compiled, source, store)
-        if compiled.others:  # one copy of the weights serves all of them
+        if len(compiled.every_program) > 1:  # one copy of the weights serves all of them
             parameters = {name: aligned(value, place.torch_device) for name, value in parameters.items()}
         programs = [
             ProgramThunk(program, parameters, store, place, memory, capacity, admit)
-            for program in compiled.programs
+            for program in compiled.every_program
         ]
-        return programs[0] if len(programs) == 1 else GraphsThunk(programs, capacity)
+        unmasked = programs.pop() if compiled.unmasked is not None else None
+        return programs[0] if len(programs) == 1 else GraphsThunk(programs, capacity), unmasked
 
     if artifact.quarantined:
         return CompiledModel(source, artifact, place, eager, None)
     if artifact.program is not None:
-        return CompiledModel(source, artifact, place, eager, thunk_of(artifact_key))
+        program, unmasked = thunks_of(artifact_key)
+        return CompiledModel(source, artifact, place, eager, program, unmasked=unmasked)
     if not is_any_rank(source.inputs):
         return CompiledModel(source, artifact, place, eager, None)
     chosen = options or CompileOptions(
@@ -298,7 +311,7 @@ def load_model(
         return found[0] if found is not None else None
 
     def pinned_thunk(key: str) -> ProgramThunk | GraphsThunk:
-        thunk = thunk_of(key)
+        thunk, _ = thunks_of(key)
         for needed in (key, *artifacts.load(key, store).needs):
             store.pin(needed, f"{source.name}:{source.version}")
         return thunk

@@ -1,4 +1,4 @@
-"""Convolutions that become products, and images that are laid out once: what changes, and that values stay."""
+"""Convolutions that become products, and images that are laid out once: what changes; values stay."""
 
 from __future__ import annotations
 
