@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict
@@ -395,6 +396,9 @@ def main() -> None:
     except (CacheError, ImportError) as error:
         control.send({"event": "broken", "error": str(error)[:MESSAGE_KEPT]})
         return
+    if not sys.warnoptions:  # what a model, or PyTorch in its name, says of its values is no line of our log
+        for category in (UserWarning, FutureWarning, RuntimeWarning):
+            warnings.simplefilter("ignore", category)
     control.send({"event": "started"})
     threading.Thread(target=worker.control, name="control", daemon=True).start()
     worker.serve()

@@ -9,6 +9,7 @@ import json
 import os
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -125,6 +126,13 @@ def wrongly_proven(x: numpy.ndarray) -> numpy.ndarray:
     return x - x.mean(1, keepdims=True)
 
 
+def talkative(x: numpy.ndarray) -> numpy.ndarray:
+    """Warns at every run, as PyTorch does of the deviation of one element, and fails at a 7."""
+    warnings.warn("degrees of freedom is <= 0", UserWarning, stacklevel=2)
+    warnings.warn("will behave otherwise in the future", FutureWarning, stacklevel=2)
+    return deadly(x)
+
+
 def leaky(x: numpy.ndarray, mask: numpy.ndarray) -> numpy.ndarray:
     """Takes a mask and looks behind it."""
     return x - x.mean(1, keepdims=True) * mask.max(1, keepdims=True)
@@ -148,6 +156,7 @@ PROGRAMS = {
     "sleepy": Program(sleepy, ("batch", "width"), batch_axis=0),
     "gated": Program(gated, ("batch", "width"), batch_axis=0),
     "deadly": Program(deadly, ("batch", "width"), batch_axis=0),
+    "talkative": Program(talkative, ("batch", "width"), batch_axis=0),
     "halves": Program(echo, ("batch", "width"), dtype="float16", batch_axis=0),
     "brains": Program(echo, ("batch", "width"), dtype="bfloat16", batch_axis=0),
     "flags": Program(echo, ("batch", "width"), dtype="bool", batch_axis=0),

@@ -3,8 +3,12 @@ recorded only while none waits."""
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ import pytest
 from dlcb.compiler import InputDeclaration, ModelSource
 from dlcb.kernel_cache import open_store
 from dlcb.server.channel import Channel
+from dlcb.server.process import start
 from dlcb.server.slots import SlotPool
 from dlcb.server.worker import Worker
 
@@ -33,15 +38,34 @@ SOURCE = ModelSource(
 )
 
 
+def options_of(cache: Path, device: str) -> dict[str, Any]:
+    described = {"folder": str(cache), "bundle": None, "limit_bytes": 1 << 20, "remote": None}
+    return {"backend": "tests.server.eager_model", "cache": described, "device": device}
+
+
+def job_of(pool: SlotPool, number: int, array: numpy.ndarray) -> tuple[dict[str, Any], list[int]]:
+    """A job for model 7, in a new slot, and the files that go with it."""
+    slot = pool.take(array.nbytes)
+    slot.view[: array.nbytes] = array.tobytes()
+    message = {
+        "batch": number,
+        "model": 7,
+        "slot": slot.number,
+        "new": [slot.number],
+        "drop": [],
+        "free": [],
+        "inputs": [("x", "<f4", 0, array.shape)],
+    }
+    return message, [slot.file]
+
+
 class Front:
     """The front's ends of a worker's sockets."""
 
     def __init__(self, cache: Path, device: str) -> None:
         self.jobs, theirs = Channel.pair()
         control, worker_control = Channel.pair()
-        described = {"folder": str(cache), "bundle": None, "limit_bytes": 1 << 20, "remote": None}
-        options = {"backend": "tests.server.eager_model", "cache": described, "device": device}
-        self.worker = Worker(theirs, worker_control, options)
+        self.worker = Worker(theirs, worker_control, options_of(cache, device))
         key = eager_model.compile_model(SOURCE, open_store(cache)).artifact_key
         self.model = eager_model.load_model(SOURCE, key, open_store(cache))
         self.worker._models[7] = self.model
@@ -51,18 +75,7 @@ class Front:
         self.thread.start()
 
     def send(self, number: int, array: numpy.ndarray) -> None:
-        slot = self.pool.take(array.nbytes)
-        slot.view[: array.nbytes] = array.tobytes()
-        message: dict[str, Any] = {
-            "batch": number,
-            "model": 7,
-            "slot": slot.number,
-            "new": [slot.number],
-            "drop": [],
-            "free": [],
-            "inputs": [("x", "<f4", 0, array.shape)],
-        }
-        self.jobs.send(message, [slot.file])
+        self.jobs.send(*job_of(self.pool, number, array))
 
     def reply(self) -> dict[str, Any]:
         received = self.jobs.receive()
@@ -105,3 +118,35 @@ def test_a_failing_job_is_a_reply_like_any_other(front: Front) -> None:
     assert front.reply()["error"]["kind"] == "model"
     front.send(2, numpy.zeros((1, 1), "float32"))
     assert front.reply()["outputs"][0][4] == [1, 1]
+
+
+def test_a_log_holds_our_lines_and_not_a_models_warnings(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = replace(SOURCE, name="talkative", factory="eager_model:talkative")
+    key = eager_model.compile_model(source, open_store(tmp_path)).artifact_key
+    jobs, their_jobs = Channel.pair()
+    control, their_control = Channel.pair()
+    environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONWARNINGS": ""}
+    process = start("dlcb.server.worker", [their_jobs, their_control], environment)
+    control.send({**options_of(tmp_path, "cpu"), "log_level": "INFO", "process": "worker-0"})
+    assert control.receive()[0]["event"] == "started"
+    control.send(
+        {
+            "do": "load",
+            "handle": 7,
+            "source": source.to_json(),
+            "artifact": key,
+            "probes": [],
+            "padding": None,
+        }
+    )
+    assert control.receive()[0]["event"] == "loaded"
+    pool = SlotPool()
+    jobs.send(*job_of(pool, 1, numpy.full((1, 1), 7.0, "float32")))
+    assert jobs.receive()[0]["error"]["kind"] == "model"
+    jobs.close()
+    assert process.wait(30) == 0
+    control.close()
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert [line["message"] for line in lines] == ["a model failed"]
