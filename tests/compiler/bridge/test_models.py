@@ -15,6 +15,8 @@ from dlcb.compiler.bridge.generalize import Captured, generalize
 from dlcb.compiler.bridge.weights import origins
 from dlcb.compiler.errors import CaptureError
 from dlcb.compiler.options import CompileOptions
+from dlcb.compiler.passes.decompose import decompose
+from dlcb.compiler.passes.independence import batch_axes
 from dlcb.compiler.source import InputDeclaration, ModelSource
 
 IDS = InputDeclaration("input_ids", "int64", ("batch", "sequence"), (0, 100))
@@ -129,6 +131,11 @@ def gpt2() -> tuple[nn.Module, tuple[InputDeclaration, ...]]:
     return Field(transformers.GPT2Model(config)), (IDS,)
 
 
+def llama() -> tuple[nn.Module, tuple[InputDeclaration, ...]]:
+    config = transformers.LlamaConfig(vocab_size=100, num_key_value_heads=2, use_cache=False, **TINY)
+    return Field(transformers.LlamaModel(config)), (IDS,)
+
+
 def t5() -> tuple[nn.Module, tuple[InputDeclaration, ...]]:
     config = transformers.T5Config(d_model=32, d_ff=64, num_layers=1, num_heads=4, d_kv=8, vocab_size=100)
     return Field(transformers.T5EncoderModel(config)), (IDS, MASK)
@@ -178,6 +185,7 @@ def wav2vec2() -> tuple[nn.Module, tuple[InputDeclaration, ...]]:
     [
         (bert, {"batch": (0, None), "sequence": (0, 40)}, [(1, 1), (2, 17)]),
         (gpt2, {"batch": (0, None), "sequence": (0, 64)}, [(1, 1), (2, 17)]),
+        (llama, {"batch": (0, None), "sequence": (1, None)}, [(1, 1), (2, 17)]),
         (t5, {"batch": (0, None), "sequence": (2, None)}, [(1, 3), (2, 17)]),
         (vit, {"batch": (0, None)}, [(1, 3, 32, 32)]),
         (resnet, {"batch": (0, None), "height": (1, None), "width": (1, None)}, [(1, 3, 20, 9)]),
@@ -193,6 +201,7 @@ def test_small_models(
     program = capture(module, *inputs)
     assert ranges(program) == expected
     assert program.notes == ()
+    assert batch_axes(decompose(program.graph, keep=frozenset())).symbol == "batch"
     for shape in samples:
         tensors = text(*shape) if inputs[0] is IDS else {inputs[0].name: torch.randn(shape)}
         assert_agrees(program, module, {declared.name: tensors[declared.name] for declared in inputs}, 1e-4)
