@@ -22,10 +22,12 @@ from dlcb.compiler.errors import (
 )
 from dlcb.compiler.signature import BatchAxes, Dim, Signature, TensorSpec
 
-_LAZY = {  # public name -> the module that holds it; those of the driver load torch
+_LAZY = {  # public name -> the module that holds it; all but the first five load torch
     "InputDeclaration": "dlcb.compiler.source",
     "ModelSource": "dlcb.compiler.source",
     "CompileOptions": "dlcb.compiler.options",
+    "find": "dlcb.compiler.artifact",
+    "stored_keys": "dlcb.compiler.artifact",
     "compile_model": "dlcb.compiler.driver",
     "load_model": "dlcb.compiler.driver",
     "options_for": "dlcb.compiler.driver",
@@ -33,7 +35,6 @@ _LAZY = {  # public name -> the module that holds it; those of the driver load t
     "CompiledModel": "dlcb.compiler.driver",
     "specialise": "dlcb.compiler.bridge.ranks",
     "stage_text": "dlcb.compiler.stages",
-    "stored_keys": "dlcb.compiler.artifact",
     "bench_registered": "dlcb.compiler.bench.cli",
     "bench_suite": "dlcb.compiler.bench.cli",
 }
@@ -62,6 +63,7 @@ __all__ = [
     "bench_registered",
     "bench_suite",
     "compile_model",
+    "find",
     "load_model",
     "options_for",
     "specialise",

@@ -1,6 +1,6 @@
 """What a compilation leaves for workers: signature, host program, report and where the parameters are, as
 versioned JSON in the store beside the kernels it names. It is found by what was registered, before anything
-is captured. No pickle.
+is captured and without PyTorch. No pickle.
 """
 
 from __future__ import annotations
@@ -9,18 +9,15 @@ import hashlib
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from dlcb.compiler.errors import ArtifactError
 from dlcb.compiler.host.program import Program
 from dlcb.compiler.options import CompileOptions
 from dlcb.compiler.report import Report
-from dlcb.compiler.runtime.weights import WeightFile, match, pack, unpack
 from dlcb.compiler.signature import Signature
 from dlcb.compiler.source import ModelSource
 from dlcb.kernel_cache.key import Key
@@ -121,31 +118,6 @@ def _unmasked(data: Any) -> tuple[str, Program] | None:
     return name, Program.from_json(program)
 
 
-def publish(
-    artifact: Artifact,
-    source: ModelSource,
-    parameters: Mapping[str, torch.Tensor],
-    store: Store,
-) -> str:
-    """Put the artifact, the parameters that no registered file holds, and the source's index entry; gives the
-    key.
-
-    A program keeps only the parameters that it reads.
-    """
-    names = dict.fromkeys(name for program in artifact.every_program for name in _parameter_names(program))
-    wanted = {name: parameters[name] for name in names}
-    files = {digest: WeightFile(path) for digest, path in _digests(source).items()}
-    found = match(wanted, files)
-    rest = {name: tensor for name, tensor in wanted.items() if name not in found}
-    constants = ""
-    if rest:
-        payload = pack(rest)
-        constants = hashlib.sha256(payload).hexdigest()
-        store.put(constants, payload, kind="constants", label=source.name)
-    references = {name: Reference(*place) for name, place in found.items()}
-    return put(replace(artifact, references=references, constants=constants), source, store)
-
-
 def put(artifact: Artifact, source: ModelSource, store: Store) -> str:
     """Put an artifact whose parameters are placed already; gives its key."""
     payload = json.dumps(artifact.to_json(), sort_keys=True).encode()
@@ -240,44 +212,3 @@ def processor_features() -> str:
         return platform.processor()
     features = next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
     return hashlib.sha256(" ".join(sorted(features.split())).encode()).hexdigest()
-
-
-def load_parameters(artifact: Artifact, source: ModelSource, store: Store) -> dict[str, torch.Tensor]:
-    """Every parameter by name, files mapped. ArtifactError when a file changed or the constants are gone."""
-    parameters: dict[str, torch.Tensor] = {}
-    references = artifact.references or {}
-    if references:
-        paths = _digests(source)
-        files: dict[str, WeightFile] = {}
-        for name, reference in references.items():
-            if reference.file not in paths:
-                raise ArtifactError(
-                    f"parameter '{name}' of '{source.name}' lies in a file with sha256 {reference.file}, "
-                    f"which is none of: {', '.join(source.weights) or 'no weights'}",
-                    stage="load",
-                )
-            if reference.file not in files:
-                files[reference.file] = WeightFile(paths[reference.file])
-            parameters[name] = files[reference.file][reference.tensor]
-    if artifact.constants:
-        payload = store.get(artifact.constants)
-        if payload is None:
-            raise ArtifactError(f"the constants of '{source.name}' are gone from the store", stage="load")
-        parameters |= unpack(payload)
-    return parameters
-
-
-def _parameter_names(program: Program) -> list[str]:
-    """Parameters that come from outside: those of the program and its prologue that the prologue does not
-    make."""
-    made = {output.name for output in program.prologue.outputs} if program.prologue else set()
-    names = [buffer.name for buffer in program.parameters if buffer.name not in made]
-    if program.prologue:
-        names += [given.name for given in program.prologue.inputs]
-    return list(dict.fromkeys(names))
-
-
-def _digests(source: ModelSource) -> dict[str, str]:
-    """The registered weight files by sha256; the source's identity has computed them already."""
-    digests = source.identity()["weights"].split(",") if source.weights else []
-    return dict(zip(digests, source.weights, strict=True))

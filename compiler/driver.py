@@ -29,6 +29,7 @@ from dlcb.compiler.host.lower import lower
 from dlcb.compiler.ir import text
 from dlcb.compiler.kgen import generate, translation_unit
 from dlcb.compiler.options import CompileOptions, Target
+from dlcb.compiler.parameters import place
 from dlcb.compiler.passes.pipeline import run_passes, schedule
 from dlcb.compiler.passes.unmasked import without_mask
 from dlcb.compiler.report import Report
@@ -94,7 +95,7 @@ def compile_model(
         with clock("capture"):
             ranks = survey(source, _load(source))
         report = replace(describe_ranks(ranks), seconds=clock.seconds)
-        key = artifacts.publish(Artifact(any_rank_signature(source, ranks), report), source, {}, store)
+        key = artifacts.put(Artifact(any_rank_signature(source, ranks), report), source, store)
         artifact = artifacts.load(key, store)
     else:
         with _no_collections():
@@ -155,7 +156,8 @@ def _compile(
         captured = generalize(source, module, options)
     artifact = compile_captured(source, captured, store, options, clock)
     with clock("publish"):
-        key = artifacts.publish(artifact, source, captured.all_parameters, store)
+        placed = place(artifact, source, captured.all_parameters, store)
+        key = artifacts.put(placed, source, store)
     with clock("check"):
         further = [sizes for each in captured.others for sizes in each.examples[:2]]
         reason = check(artifact, key, source, module, options, store, further) if options.check_shapes else ""

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dlcb import compiler
-from dlcb.compiler import CompilerError, ModelSource, ToolchainError, UnknownName
+from dlcb.compiler import CompileOptions, CompilerError, ModelSource, ToolchainError, UnknownName
 from dlcb.compiler.explain import explain as tables
 from dlcb.compiler.report import Report
 from dlcb.kernel_cache import CacheError, LayeredStore, bundle
@@ -72,7 +72,7 @@ def compile_models(
     from."""
     with exit_codes():
         settings = _settings(config, device)
-        store, options = _store(settings), compiler.options_for(device_of(settings))
+        store, options = _store(settings), _options(settings)
         sources = _sources(settings, names or [], ranks or [])
         keys: list[str] = []
         for source in sources:
@@ -107,7 +107,7 @@ def explain(
     need be."""
     with exit_codes():
         settings = _settings(config, device)
-        options = compiler.options_for(device_of(settings))
+        options = _options(settings)
         sources = _sources(settings, [name], ranks or [])
         for source in sources[1:] or sources:  # a rank that was asked for, rather than the model of any rank
             if source_text or stage:
@@ -150,6 +150,11 @@ def _settings(config: Path, device: str | None) -> Settings:
     return read(config, {} if device is None else {"device": device})
 
 
+def _options(settings: Settings) -> CompileOptions:
+    device = device_of(settings)
+    return CompileOptions() if device == "cpu" else compiler.options_for(device)  # which asks PyTorch
+
+
 def _store(settings: Settings) -> LayeredStore:
     return open_described(describe(settings.cache))
 
@@ -183,7 +188,10 @@ def _refuse_any_rank(source: ModelSource) -> None:
         raise ConfigError(f"'{source.name}' takes any rank: say which with --rank")
 
 
-def _compile(source: ModelSource, store: LayeredStore, options: object) -> Report:
+def _compile(source: ModelSource, store: LayeredStore, options: CompileOptions) -> Report:
+    found = compiler.find(source, options, store)  # without PyTorch, which takes seconds to load
+    if found is not None:
+        return found[1].report.as_cached()
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description:<16}"),

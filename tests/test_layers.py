@@ -25,6 +25,7 @@ COMPILER = (
     ("host",),
     ("runtime",),
     ("artifact",),
+    ("parameters",),
     ("thunks",),
     ("check", "describe", "explain", "quickstart"),
     ("driver", "stages"),
@@ -45,6 +46,7 @@ FREE_OF_TORCH = (
     "kgen",
     "build",
     "host",
+    "artifact",
     "describe",
     "explain",
 )
@@ -61,6 +63,10 @@ PUBLIC = (
 LOADED_WITH_THE_PACKAGE = ("errors", "signature")  # the rest is loaded when it is named
 # (file, top-level package): imports inside a function, each with its reason
 LATE = {
+    (
+        "compiler/bridge/guards.py",
+        "torch",
+    ): "torch._dynamo takes 1.5 s; only captures need it",
     ("compiler/build/toolchain.py", "cupy"): "an extra that only CUDA targets need",
     ("compiler/quickstart.py", "transformers"): "an extra that only one factory needs",
     ("compiler/bench/suites.py", "transformers"): "an extra that only one suite needs",

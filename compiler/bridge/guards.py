@@ -16,7 +16,6 @@ import sympy
 import torch
 from torch import nn
 from torch._dispatch.python import enable_python_dispatcher
-from torch._dynamo.source import ConstantSource
 from torch._export.utils import _compiling_state_context
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
@@ -184,6 +183,9 @@ def _symbolic(
     symbols: dict[Any, Expr],
     hints: dict[Any, sympy.Integer],
 ) -> torch.Tensor:
+    # it loads all of torch._dynamo, which only a model that is captured needs
+    from torch._dynamo.source import ConstantSource  # noqa: PLC0415
+
     free = [isinstance(dim, Expr) for dim in dims]
     context: Any = StatelessSymbolicContext(
         dynamic_sizes=[DimDynamic.DYNAMIC if each else DimDynamic.STATIC for each in free]

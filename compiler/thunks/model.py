@@ -18,6 +18,7 @@ from dlcb.compiler.bridge.ranks import is_any_rank
 from dlcb.compiler.build.toolchain import calls as compiler_calls
 from dlcb.compiler.errors import ArtifactError, CaptureError, ContractError, GuardError, IndexRangeError
 from dlcb.compiler.options import CompileOptions, Target
+from dlcb.compiler.parameters import load_parameters
 from dlcb.compiler.report import Report
 from dlcb.compiler.runtime.cpu import CpuDevice
 from dlcb.compiler.runtime.cuda import CudaDevice, architecture
@@ -285,7 +286,7 @@ def load_model(
         taken = [given.name for given in compiled.program.inputs]
         if taken != names:
             raise ArtifactError(f"'{source.name}' has inputs {names}, its artifact {taken}", stage="load")
-        parameters = artifacts.load_parameters(compiled, source, store)
+        parameters = load_parameters(compiled, source, store)
         if len(compiled.every_program) > 1:  # one copy of the weights serves all of them
             parameters = {name: aligned(value, place.torch_device) for name, value in parameters.items()}
         programs = [

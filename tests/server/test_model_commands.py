@@ -3,7 +3,10 @@ server that starts from a bundle and compiles nothing."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -94,6 +97,22 @@ def test_explain_gives_each_dim_its_reason(config: Path) -> None:
         assert re.search(rf"x +│ \d +│ {size} +│ 0 to any +│ proven", shown), shown
     assert "float32[rows, columns]" in shown
     assert "1 generated kernel" in shown and "softmax" not in shown  # it is made of simpler operators
+
+
+def test_what_is_in_the_cache_is_explained_without_pytorch(config: Path) -> None:
+    dlcb("explain", "scaled", "--config", config)
+    explain = ("-m", "dlcb.server", "explain", "scaled", "--config", str(config))
+    paths = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(HERE))))
+    result = subprocess.run(
+        [sys.executable, "-X", "importtime", *explain],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "now from the kernel cache" in result.stdout
+    loaded = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
+    assert "dlcb.compiler.host.program" in loaded and "torch" not in loaded
 
 
 def test_stages_are_text_and_graphs_parse_again(config: Path) -> None:

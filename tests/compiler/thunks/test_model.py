@@ -19,6 +19,7 @@ from dlcb.compiler.errors import ArtifactError, ContractError, GuardError, Index
 from dlcb.compiler.expr.node import size
 from dlcb.compiler.host.program import Guard, Program
 from dlcb.compiler.options import CompileOptions
+from dlcb.compiler.parameters import place
 from dlcb.compiler.report import Report
 from dlcb.compiler.runtime.weights import WeightFile
 from dlcb.compiler.signature import Dim, Signature, TensorSpec
@@ -30,7 +31,7 @@ OPTIONS = CompileOptions()
 
 
 def publish(artifact: Artifact, source: ModelSource, parameters, store: handmade.DictStore) -> str:
-    key = artifacts.publish(artifact, source, parameters, store)
+    key = artifacts.put(place(artifact, source, parameters, store), source, store)
     artifacts.enter(key, source, OPTIONS, store)
     return key
 
