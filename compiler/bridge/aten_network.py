@@ -7,7 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from dlcb.compiler.bridge.emit import Emit, Row, Size
+from dlcb.compiler.dtype import FLOAT32, FLOAT64
 from dlcb.compiler.errors import UnsupportedOperator
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import as_expr
@@ -144,7 +147,9 @@ def _rms_norm(
     e: Emit, x: Value, shape: Sequence[int], weight: Value | None = None, eps: float | None = None
 ) -> Value:
     if eps is None:
-        raise UnsupportedOperator("rms_norm with the epsilon of its type", node=e.operator)
+        if x.dtype not in (FLOAT32, FLOAT64):  # PyTorch's versions differ in whose epsilon a half type takes
+            raise UnsupportedOperator(f"rms_norm of {x.dtype} with no epsilon given", node=e.operator)
+        eps = torch.finfo(getattr(torch, x.dtype.name)).eps
     return e.apply(ops.rms_norm, x, *_given(weight), dims=len(shape), eps=eps)
 
 

@@ -261,6 +261,7 @@ PROGRAMS: list[tuple[Callable[..., object], tuple[Tensor, ...]]] = [
     (lambda x: F.layer_norm(x, (3, 4)), (X,)),
     (lambda x: F.layer_norm(x, (4,), torch.arange(4.0), torch.ones(4)), (X,)),
     (lambda x: F.rms_norm(x, (4,), torch.arange(4.0), 1e-6), (X,)),
+    (lambda x: F.rms_norm(x * 1e-4, (4,), torch.arange(4.0)), (X,)),
     (lambda x: F.group_norm(x, 2, torch.arange(4.0), torch.ones(4)), (IMAGE,)),
     (
         lambda x: F.batch_norm(x, torch.ones(4), torch.arange(4.0) + 1, torch.arange(4.0), torch.ones(4)),
