@@ -44,6 +44,8 @@ from dlcb.kernel_cache import Store
 __all__ = ["Compilation", "CompiledModel", "compile_model", "load_model", "options_for"]
 
 Progress = Callable[[str, float], None]  # stage name, share of the whole that is done
+# on the CPU it gains little, and its attention gives 0 for a query of NaN without a mask, NaN with one
+UNMASKED_TARGETS = frozenset({"cuda"})
 STAGES = ("capture", "generalise", "solve", "passes", "generate", "build", "lower", "publish", "check")
 
 
@@ -164,9 +166,10 @@ def _compile(
     report = replace(
         artifact.report, seconds=clock.seconds, compiler_calls=calls.total - before, quarantined=reason
     )
-    if reason:
-        report = replace(report, tier="eager")
     artifact = replace(artifacts.load(key, store), report=report, quarantined=reason)
+    if reason:  # what was proven was proven of a graph that is not the model's
+        signature = replace(artifact.signature, batch=None, padding={})
+        artifact = replace(artifact, report=replace(report, tier="eager"), signature=signature)
     return artifacts.put(artifact, source, store), artifact
 
 
@@ -180,7 +183,8 @@ def compile_captured(
         solutions = [each.graph.system.solve() for each in every]
     with clock("passes"):
         graphs = [passed(each.graph) for each in every]
-        bare = without_mask(captured.graph, _masks(source), passed)
+        masks = _masks(source) if options.target.kind in UNMASKED_TARGETS else []
+        bare = without_mask(captured.graph, masks, passed)
         plans = [schedule(graph) for graph in (*graphs, *((bare[1],) if bare else ()))]
     with clock("generate"):
         kernels = [

@@ -273,8 +273,9 @@ class Search:
     def _cross_branches(
         self, lowered: Lowered, system: System, examples: list[Bindings], branches: Branches
     ) -> tuple[Lowered, System, tuple[Bindings, ...]]:
-        """A branch whose other side gives the same graph bounds nothing: one trace beyond it tells.
-        Without a full list of branches a trace with each dim at 1 stands in for them."""
+        """A branch whose other side gives the same graph bounds nothing: traces at its edge and well beyond
+        tell (at the edge itself max(n, 300) is what it was). Without a full list of branches a trace with
+        each dim at 1 stands in for them."""
         beyond = [
             self._beyond(branch.condition, examples[0]) for branch in self.kept if branch not in self.assumed
         ]
@@ -292,14 +293,30 @@ class Search:
             if crossed and not self.prober.accepts(sizes):
                 self.refused += crossed
                 continue
+            further = self._farther(examples[0], sizes, without) if crossed else None
+            tried = [*examples, sizes, *([further] if further else [])]
             try:
-                lowered, system = self._lower([*examples, sizes], without)
-                examples, self.kept = [*examples, sizes], without
+                lowered, system = self._lower(tried, without)
+                examples, self.kept = tried, without
             except CompilerError as error:
                 if not crossed:
                     self._exclude(examples[0], sizes, error)
                     lowered, system = self._lower(examples, self.kept)
         return lowered, system, tuple(examples)
+
+    def _farther(self, first: Bindings, sizes: Bindings, kept: Sequence[Branch]) -> dict[str, int] | None:
+        """Sizes in the direction of `sizes` as seen from the first trace's, half as far again or halfway to
+        the least; None where the program takes none such."""
+        for dim in self.free:
+            size, start = sizes[dim.name], first[dim.name]
+            if size == start:
+                continue
+            far = size + (size - start) // 2 + 5 if size > start else max(dim.low, size // 2)
+            moved = self.prober.moved(first, dim.name, far)
+            known = far != size and (dim.high is None or far <= dim.high)
+            if known and all(evaluate(each.condition, moved) for each in kept) and self.prober.accepts(moved):
+                return moved
+        return None
 
     def _exclude(self, first: Bindings, sizes: Bindings, error: CompilerError) -> None:
         """A dim of 1 gives another graph: it belongs to another tier."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from dlcb.compiler.errors import CompilerError
+from dlcb.compiler.errors import GuardError
 from dlcb.compiler.host.index_error import index_error
 from dlcb.compiler.host.interpreter import View
 from dlcb.compiler.host.program import Definition, IndexCheck
@@ -92,7 +92,8 @@ def accept(
 ) -> None:
     """Put a returned tensor where later steps look for it, in the layout that they expect."""
     if any(expected not in (-1, found) for expected, found in zip(view.shape, tensor.shape, strict=True)):
-        raise CompilerError(
+        # the program was made for other sizes than these: eager PyTorch serves the call
+        raise GuardError(
             f"{name} was expected to have shape {list(view.shape)}, PyTorch returned {list(tensor.shape)}",
             stage="run",
         )

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from dlcb.compiler import artifact as artifacts
+from dlcb.compiler import driver
 from dlcb.compiler.artifact import Artifact
 from dlcb.compiler.driver import compile_model, load_model
 from dlcb.compiler.source import InputDeclaration, ModelSource
@@ -34,6 +35,11 @@ class Attention(nn.Module):
 
 def attention(kind: str) -> nn.Module:
     return Attention(kind)
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "UNMASKED_TARGETS", {"cpp"})
 
 
 def compiled(folder: Path, dtype: str, kind: str = "plain", values: tuple | None = (0, 2)) -> CompiledModel:
