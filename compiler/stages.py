@@ -18,7 +18,8 @@ from dlcb.compiler.passes.pipeline import PASSES, run_passes, schedule
 from dlcb.compiler.shapes.system import Solution
 from dlcb.compiler.source import ModelSource
 
-STAGES = ("capture", "solve", *(each.name for each in PASSES), "passes", "schedule", "generate", "lower")
+_PASSES = tuple(dict.fromkeys(each.name for each in PASSES))  # some have a row a target
+STAGES = ("capture", "solve", *_PASSES, "passes", "schedule", "generate", "lower")
 
 
 def stage_text(source: ModelSource, stage: str, options: CompileOptions | None = None) -> str:
@@ -35,7 +36,7 @@ def stage_text(source: ModelSource, stage: str, options: CompileOptions | None =
     if stage == "solve":
         return _show_solution(solution)
     graph = run_passes(captured.graph, options.target.kind, stop_after=None if stage == "passes" else stage)
-    if stage == "passes" or any(stage == each.name for each in PASSES):
+    if stage == "passes" or stage in _PASSES:
         return graph_text.show(graph)
     plan = schedule(graph)
     if stage == "schedule":

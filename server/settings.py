@@ -151,13 +151,22 @@ class Input(Section):
     name: str = Field(min_length=1)
     datatype: str
     shape: tuple[Symbol | Size, ...] | None = Field(description="a name is a free dim, null any rank")
-    values: tuple[float, float] | None = Field(None, description="half-open range of legal sample values")
+    values: tuple[float, float] | None = Field(
+        None, description="half-open range that samples are drawn from"
+    )
 
     @field_validator("datatype")
     @classmethod
     def _known(cls, value: str) -> str:
         if value not in DATATYPES:
             raise ValueError(f"'{value}' is not one of {', '.join(DATATYPES)}")
+        return value
+
+    @field_validator("values")
+    @classmethod
+    def _ascending(cls, value: tuple[float, float] | None) -> tuple[float, float] | None:
+        if value is not None and not value[0] < value[1]:
+            raise ValueError(f"holds nothing: {value[0]:g} is not below {value[1]:g}")
         return value
 
 

@@ -49,6 +49,7 @@ def wrong(tmp_path: Path, old: str, new: str) -> str:
         ("port: 8000", "workers: 0", ":2: server.workers: "),
         ("port: 8000", "keys: {admin: ['env:NO_SUCH_VARIABLE_HERE']}", ":2: server.keys.admin: .*NO_SUCH_VARIABLE_HERE"),
         ("FP32", "FP33", ":7: models.0.inputs.0.datatype: 'FP33' is not one of BOOL"),
+        ("[batch, 3]", "[batch, 3], values: [2, 0]", ":7: models.0.inputs.0.values: .*2 is not below 0"),
         ("[batch, 3]", "[batch, -3]", ":7: models.0.inputs.0.shape.1"),
         ("[batch, 3]", "[batch, 1.5]", ":7: models.0.inputs.0.shape.1"),
         ("some.where:make", "nonsense", ":5: models.0.factory: "),
