@@ -4,10 +4,10 @@ server."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import torch
 import typer
@@ -17,7 +17,7 @@ from dlcb.compiler.bench.machine import describe_machine
 from dlcb.compiler.bench.report import BANDWIDTH, keep, print_results, print_shapes
 from dlcb.compiler.bench.run import CaseResult, run_case
 from dlcb.compiler.bench.schedules import print_schedules
-from dlcb.compiler.bench.shapes import SURVEY, run_shapes, shape_cases
+from dlcb.compiler.bench.shapes import SURVEY, ShapesResult, run_shapes, shape_cases
 from dlcb.compiler.bench.sizes import print_solved, solve_programs
 from dlcb.compiler.bench.suites import SUITES, Case, cases, survey_case
 from dlcb.compiler.errors import UnknownName
@@ -26,6 +26,7 @@ from dlcb.compiler.thunks.jit import specialise
 
 app = typer.Typer(add_completion=False, help="Measure ours beside eager PyTorch and torch.compile.")
 
+Result = TypeVar("Result", CaseResult, ShapesResult)
 Sizes = Mapping[str, int] | Sequence[int]  # of the free dims by name, or the shape of every input of any rank
 
 
@@ -60,7 +61,8 @@ def bench_suite(
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if suite == "shapes":
         chosen = _chosen(shape_cases(device), only or SURVEY)
-        print_shapes([run_shapes(case, device) for case in chosen], describe_machine(device))
+        machine = describe_machine(device)
+        print_shapes(_kept((run_shapes(case, device) for case in chosen), machine, out), machine)
         return
     if suite == "schedules":
         print_schedules(_chosen((*cases("kernels", device), survey_case("normalisation")), only), rounds)
@@ -99,14 +101,22 @@ def _case(source: ModelSource, sizes: Sizes) -> Case:
 def _measure(
     chosen: Sequence[Case], peers: str, device: str, rounds: int, out: Path | None, *, floors: bool = False
 ) -> list[CaseResult]:
-    results = [run_case(case, device, _words(peers), rounds=rounds) for case in chosen]
     machine = describe_machine(device)
     if floors:
         machine[BANDWIDTH] = round(copy_bandwidth(device) / 1e9, 1)
-    if out is not None:
-        keep(results, machine, out)
+    results = _kept((run_case(case, device, _words(peers), rounds=rounds) for case in chosen), machine, out)
     print_results(results, machine)
     return results
+
+
+def _kept(results: Iterable[Result], machine: dict[str, Any], out: Path | None) -> list[Result]:
+    """All results; each is kept as soon as it is there, so that a run cut short has kept what it measured."""
+    done = []
+    for result in results:
+        done.append(result)
+        if out is not None:
+            keep([result], machine, out)
+    return done
 
 
 def _chosen(found: Sequence[Case], only: Sequence[str]) -> list[Case]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
+from dlcb.compiler.driver import compile_model, load_model, options_for
 from dlcb.compiler.errors import UnknownName
+from dlcb.compiler.source import ModelSource
+from dlcb.kernel_cache import Store
 
 Call = Callable[[], object]
 
@@ -94,7 +97,33 @@ class Ours:
         return lambda: self.call(*inputs)
 
 
-def peers(module: nn.Module, names: Sequence[str]) -> list[Contestant]:
+class OursStatic:
+    """Our static tier: the model compiled again for each shape, its sizes literals in the source. `seconds`
+    adds up these compiles."""
+
+    name = "ours static"
+
+    def __init__(self, source: ModelSource, store: Store, device: str) -> None:
+        self._source, self._store, self._device = source, store, device
+        self.seconds = 0.0
+
+    def prepare(self, inputs: Sequence[torch.Tensor]) -> Call:
+        start = time.perf_counter()
+        pinned = tuple(
+            replace(declared, shape=tuple(x.shape))
+            for declared, x in zip(self._source.inputs, inputs, strict=True)
+        )
+        source = replace(self._source, inputs=pinned)
+        options = replace(options_for(self._device), static=True)
+        key = compile_model(source, self._store, options).artifact_key
+        model = load_model(source, key, self._store, device=self._device)
+        self.seconds += time.perf_counter() - start
+        return Ours(model.call, promote=model.promote).prepare(inputs)
+
+
+def peers(
+    module: nn.Module, names: Sequence[str], source: ModelSource, store: Store, device: str
+) -> list[Contestant]:
     """The peers called `names`, in that order. UnknownName lists what exists."""
     made: Mapping[str, Callable[[], Contestant]] = {
         "eager": lambda: Eager(module),
@@ -104,6 +133,7 @@ def peers(module: nn.Module, names: Sequence[str]) -> list[Contestant]:
         "reduce-overhead": lambda: TorchCompile(
             module, "reduce-overhead", mode="reduce-overhead", dynamic=False
         ),
+        "ours-static": lambda: OursStatic(source, store, device),
     }
     unknown = [name for name in names if name not in made]
     if unknown:

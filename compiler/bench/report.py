@@ -77,16 +77,26 @@ def _floors(rows: Sequence[Row], names: Sequence[str], bandwidth: float) -> Tabl
 
 
 def print_shapes(results: Sequence[ShapesResult], machine: dict[str, Any]) -> None:
-    """A line a contestant: all calls, their compiles apart, both together."""
+    """A line a contestant: all calls, how many times ours takes that, compiles apart, both together."""
     console = Console(width=180)
     table = Table(title="distinct pairs of sizes, each met once: seconds of all calls", title_justify="left")
-    for column in ("case", "pairs", "contestant", "calls s", "compiles", "compile s", "together s"):
+    for column in (
+        "case",
+        "pairs",
+        "contestant",
+        "calls s",
+        "over ours",
+        "compiles",
+        "compile s",
+        "together s",
+    ):
         table.add_column(column, justify="left" if column in ("case", "contestant") else "right")
     for result in results:
         for name, seconds in result.seconds.items():
             compiling = result.compile_seconds.get(name, 0.0)
             count = result.compiles.get(name, 0)
-            numbers = (f"{seconds:.3f}", str(count), f"{compiling:.2f}", f"{seconds + compiling:.2f}")
+            over = f"{seconds / result.seconds['ours']:.2f}"
+            numbers = (f"{seconds:.3f}", over, str(count), f"{compiling:.2f}", f"{seconds + compiling:.2f}")
             table.add_row(result.case, str(result.pairs), name, *numbers)
     console.print(table)
     console.print(f"[dim]{json.dumps(machine)}[/dim]")
@@ -122,7 +132,7 @@ def _sizes(row: Row) -> str:
     return "x".join(str(size) for size in row.sizes.values())
 
 
-def keep(results: Sequence[CaseResult], machine: dict[str, Any], path: Path) -> None:
+def keep(results: Sequence[CaseResult | ShapesResult], machine: dict[str, Any], path: Path) -> None:
     """Write `path`, merged with what it holds of the same commit and machine: a case run again replaces
     itself."""
     kept = json.loads(path.read_text()) if path.exists() else {}

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from dlcb.compiler import artifact as artifacts
-from dlcb.compiler.bench.contestants import Call, Contestant, Ours, TorchCompile, peers
+from dlcb.compiler.bench.contestants import Call, Contestant, Ours, OursStatic, TorchCompile, peers
 from dlcb.compiler.bench.floors import bytes_at_least
 from dlcb.compiler.bench.measure import interleaved, once
 from dlcb.compiler.bench.schedules import is_scalar, with_variants
@@ -93,7 +93,10 @@ def run_case(
         model = load_model(case.source, compilation.artifact_key, store, device=device)
         module = load_module(case.source).to(device)
         plain = load_model(case.source, compilation.artifact_key, store, device=device)
-        contestants: list[Contestant] = [*peers(module, peer_names), Ours(model.call, promote=model.promote)]
+        contestants: list[Contestant] = [
+            *peers(module, peer_names, case.source, store, device),
+            Ours(model.call, promote=model.promote),
+        ]
         if device == "cuda" and case.single_kernel:
             contestants.append(Ours(_scalar(compilation.artifact_key, store), "ours, width 1"))
         elif device == "cuda":
@@ -105,7 +108,7 @@ def run_case(
         ]
         for row in rows if not case.single_kernel else ():
             row.first_call = _first_calls(case, row.sizes, module, plain, device, seed)
-    compiles = {c.name: c.seconds for c in contestants if isinstance(c, TorchCompile)}
+    compiles = {c.name: c.seconds for c in contestants if isinstance(c, (TorchCompile, OursStatic))}
     report = compilation.report
     return CaseResult(
         case.source.name, rows, {"ours cold": cold, "ours warm": warm, **compiles}, dict(report.seconds),
