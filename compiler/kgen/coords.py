@@ -147,7 +147,7 @@ class _Inference:
             places = (*places[:-2], place, places[-1])
             guard = self.system.simplify(place < size) if column else TRUE
         coordinates = (*places, *(ZERO for _ in range(value.rank - len(places))))
-        scalar = cast(self.element(value, coordinates, TRUE), value.dtype)
+        scalar = _narrowed(self.element(value, coordinates, TRUE), value.dtype)
         return Element(value, scalar, self._offset(value, coordinates), indices, guard)
 
     def _same_shape(self, a: Value, b: Value) -> bool:
@@ -205,7 +205,10 @@ class _Inference:
         operands = [_Operand(self, operand, node, guard) for operand in node.inputs]
         scalar = node.op.at(coordinates, self._over(node, coordinates), *operands, **node.attributes)
         scalar = _checked_under(guard, scalar)
-        # a plain number of a half type is not rounded to it: eager computes with the number as it is
+        if node.op.kind == "pointwise" and all(operand.dtype is not value.dtype for operand in node.inputs):
+            scalar = cast(scalar, value.dtype)  # the user asks for this type, so the number is rounded to it
+        # other results of a half type stay wide until they are stored, as does a plain number, with which
+        # eager computes as it is
         scalar = _computed(scalar, value.dtype)
         if node.op.fold:
             scalar = reduce(node.op.fold, self._over(node, coordinates), scalar)
@@ -325,3 +328,9 @@ def _zero_outside(element: Expr, guard: Expr) -> bool:
 def _computed(scalar: Expr, dtype: DType) -> Expr:
     """`scalar` in the type that arithmetic on `dtype` is done in."""
     return cast(scalar, dtype.accumulator if dtype.is_float else dtype)
+
+
+def _narrowed(scalar: Expr, dtype: DType) -> Expr:
+    """`scalar` in `dtype` again; what was widened from it is taken as it was."""
+    widened = scalar.op == "cast" and scalar.args[0].dtype is dtype and scalar.dtype is dtype.accumulator
+    return scalar.args[0] if widened else cast(scalar, dtype)

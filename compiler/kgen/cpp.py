@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dlcb.compiler.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
+from dlcb.compiler.dtype import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT8, DType
 from dlcb.compiler.expr.dag import Expr, toposort
 from dlcb.compiler.expr.node import ONE, index, product
 from dlcb.compiler.expr.ops import TRANSCENDENTAL, cost_of
@@ -346,6 +346,12 @@ class Cpp(Lowering):
 
     def convert(self, text: Spelled, old: DType, new: DType) -> Spelled:
         return convert(text, old, new, self.type_name)
+
+    def cut_off(self, text: Spelled, old: DType, new: DType) -> Spelled:
+        # short integers are the ends of long ones
+        through = INT64 if new is INT64 or (old is FLOAT64 and new is UINT8) else INT32
+        wide = self.convert(text, old, old.accumulator)
+        return self.convert((f"whole<{through.cpp}>({wide[0]})", ATOM), through, new)
 
 
 def _summed(fold: Expr) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dlcb.compiler.dtype import BOOL, INDEX, DType
+from dlcb.compiler.dtype import BOOL, INDEX, INT64, UINT8, DType
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import TRUE, ZERO, index, product, substitute
 from dlcb.compiler.ir.graph import Value
@@ -432,6 +432,10 @@ class Cuda(Lowering):
 
     def convert(self, text: Spelled, old: DType, new: DType) -> Spelled:
         return convert(text, old, new, self.type_name)
+
+    def cut_off(self, text: Spelled, old: DType, new: DType) -> Spelled:
+        through = INT64 if new is UINT8 else new  # the machine clamps; a byte is the end of what it gives
+        return self.convert(self.convert(text, old, through), through, new)
 
     def _size(self, size: Expr) -> str:
         return self.parameter(size, "int32" if self.variant.index_bits == 32 else "int64")

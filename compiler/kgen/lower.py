@@ -115,6 +115,11 @@ class Lowering(ABC):
         """A cast."""
 
     @abstractmethod
+    def cut_off(self, text: Spelled, old: DType, new: DType) -> Spelled:
+        """A cast from floats to integers, which for what these do not hold gives what PyTorch gives on the
+        target."""
+
+    @abstractmethod
     def kept(self) -> frozenset[Expr]:
         """What is kept from one loop over a row to the next."""
 
@@ -236,7 +241,11 @@ class Lowering(ABC):
             case "check":
                 return args[0]
             case "cast":
-                return self.convert(args[0], node.args[0].dtype, node.dtype)
+                old, whole = node.args[0].dtype, node.dtype.kind in ("int", "uint")
+                is_place = node.dtype is INDEX and not node.reads  # in range, as coordinates are
+                if old.is_float and whole and not is_place:
+                    return self.cut_off(args[0], old, node.dtype)
+                return self.convert(args[0], old, node.dtype)
             case "floordiv" if not node.dtype.is_float:
                 return self._floordiv(node, args)
         return self._spell_plainly(node, args)

@@ -115,6 +115,11 @@ CPP = (
     + """
 // GCC takes (float)(int)x for a truncation, which makes -0.0 of -0.25; no whole number is -0.0
 template <typename F, typename I> FUNCTION F from_whole(I x) { return x == 0 ? F(0) : F(x); }
+// cut off; NaN and what is out of range become the most negative number, in vector code and outside of it
+template <typename I, typename F> FUNCTION I whole(F x) {
+    constexpr F least = F(std::numeric_limits<I>::min());
+    return x >= least && x < -least ? I(x) : std::numeric_limits<I>::min();
+}
 enum class half_t : uint16_t {};    // enumerations, as loops that copy structures are not vectorised
 enum class bfloat_t : uint16_t {};
 using halves_t [[gnu::vector_size(16)]] = short;
