@@ -13,7 +13,6 @@ import math
 import statistics
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -30,6 +29,7 @@ from dlcb.compiler.bridge.agreement import (
     random_inputs,
     shapes_of,
     without_cudnn,
+    without_tf32,
 )
 from dlcb.compiler.options import CompileOptions, cache_folder
 from dlcb.compiler.source import ModelSource
@@ -82,10 +82,8 @@ def disagreements(
     nothing masked as well; a call that fails where eager does not is one as well."""
     model = load_model(source, artifact_key, store, device=device)
     reference = Reference(module.to(device))
-    # our own calls of cuDNN round float32 to TF32: then eager PyTorch's must do so as well
-    rounded = any(tensor.dtype == torch.float32 for tensor in module.state_dict().values())
     found: list[Deviation] = []
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), without_tf32():
         warnings.simplefilter("ignore")  # the model's own, at shapes that nobody asked for
         drawn = [*draw_sizes(model.signature, count, seed), *further]
         unmasked = drawn[-2:] if model.mask else []
@@ -97,7 +95,7 @@ def disagreements(
                 given[model.mask].fill_(1)
             inputs = [x.to(device) for x in given.values()]
             try:
-                with nullcontext() if rounded else without_cudnn():
+                with without_cudnn():
                     eager = reference.eager(inputs)
             except Exception:  # the user's code may raise anything
                 continue  # eager itself refuses this shape

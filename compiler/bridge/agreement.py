@@ -105,13 +105,26 @@ def random_inputs(source: ModelSource, shapes: Shapes, seed: int) -> dict[str, t
 @contextmanager
 def without_cudnn() -> Iterator[None]:
     """cuDNN plans every convolution at every new shape, for seconds where it is depthwise; PyTorch's own
-    kernels give the same answers, but for float32, which cuDNN rounds to TF32."""
+    kernels give the same answers, unless cuDNN rounds float32 to TF32."""
     before = torch.backends.cudnn.enabled
     torch.backends.cudnn.enabled = False
     try:
         yield
     finally:
         torch.backends.cudnn.enabled = before
+
+
+@contextmanager
+def without_tf32() -> Iterator[None]:
+    """cuDNN rounds the operands of float32 convolutions to TF32 where PyTorch allows it (it does by default),
+    but only in those of its kernels that can: an error of 1e-4 then depends on which kernel a shape and a
+    memory format get, and says nothing about a program."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
 
 
 class Reference:
