@@ -23,7 +23,7 @@ from dlcb.compiler.source import ModelSource
 from dlcb.kernel_cache.key import Key
 from dlcb.kernel_cache.store import Store
 
-VERSION = 3  # of the JSON; an artifact of another version is compiled again
+VERSION = 4  # of the JSON; an artifact of another version is compiled again
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,8 @@ class Artifact:
     @property
     def needs(self) -> tuple[str, ...]:
         """Keys of what must be in the store beside the artifact itself."""
-        units = dict.fromkeys(program.unit for program in self.every_program)
-        return tuple(key for key in (*units, self.constants) if key)
+        units = dict.fromkeys(key for program in self.every_program for key in program.units)
+        return (*units, self.constants) if self.constants else tuple(units)
 
 
 def _unmasked(data: Any) -> tuple[str, Program] | None:
@@ -171,7 +171,8 @@ def stored_keys(source: ModelSource, options: CompileOptions, store: Store) -> t
 
 
 def index_key(source: ModelSource, options: CompileOptions) -> Key:
-    """What a compilation's result depends on and is known before anything is captured."""
+    """What a compilation's result depends on and is known before anything is captured. Not the C++ compiler:
+    it is in the key of the kernels it made, and a machine that starts from a bundle may have none."""
     target = options.target
     return Key(
         {
@@ -184,7 +185,7 @@ def index_key(source: ModelSource, options: CompileOptions) -> Key:
                 {
                     f.name: getattr(options, f.name)
                     for f in fields(options)
-                    if f.name in ("optimisation", "static", "channels_last", "compiler")
+                    if f.name in ("optimisation", "static", "channels_last")
                 },
                 sort_keys=True,
             ),

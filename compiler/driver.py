@@ -20,14 +20,14 @@ from dlcb.compiler.artifact import Artifact
 from dlcb.compiler.bridge.capture import load_module, load_program
 from dlcb.compiler.bridge.generalize import Captured, generalize
 from dlcb.compiler.bridge.ranks import is_any_rank, survey
-from dlcb.compiler.build import build_unit
+from dlcb.compiler.build import Builder
 from dlcb.compiler.build.toolchain import calls, toolchain
 from dlcb.compiler.check import check
 from dlcb.compiler.describe import any_rank_signature, describe_ranks, describe_report, describe_signature
 from dlcb.compiler.errors import ArtifactError
 from dlcb.compiler.host.lower import lower
 from dlcb.compiler.ir import text
-from dlcb.compiler.kgen import generate, translation_unit
+from dlcb.compiler.kgen import generate
 from dlcb.compiler.options import CompileOptions, Target
 from dlcb.compiler.parameters import place
 from dlcb.compiler.passes.pipeline import run_passes, schedule
@@ -176,7 +176,7 @@ def _compile(
 def compile_captured(
     source: ModelSource, captured: Captured, store: Store, options: CompileOptions, clock: Clock
 ) -> Artifact:
-    """From the captured graphs of a model to an artifact whose kernels are in the store, all in one unit."""
+    """From the captured graphs of a model to an artifact whose kernels are in the store."""
     every = (captured, *captured.others)
     passed = partial(run_passes, target=options.target.kind)
     with clock("solve"):
@@ -186,23 +186,23 @@ def compile_captured(
         masks = _masks(source) if options.target.kind in UNMASKED_TARGETS else []
         bare = without_mask(captured.graph, masks, passed)
         plans = [schedule(graph) for graph in (*graphs, *((bare[1],) if bare else ()))]
-    with clock("generate"):
-        kernels = [
-            [
-                generate(group, plan.layouts, plan.graph.system, options.target, options.static)
-                for group in plan.groups
+    with Builder(options.target, options, store) as builder:
+        with clock("generate"):
+            kernels = [
+                [
+                    builder.add(
+                        generate(group, plan.layouts, plan.graph.system, options.target, options.static)
+                    )
+                    for group in plan.groups
+                ]
+                for plan in plans
             ]
-            for plan in plans
-        ]
-        all_kernels = [kernel_set for of_graph in kernels for kernel_set in of_graph]
-        unit_text = translation_unit(all_kernels, options.target) if all_kernels else ""
-    with clock("build"):
-        names = dict.fromkeys(kernel.name for kernel_set in all_kernels for kernel in kernel_set.variants)
-        unit = build_unit(unit_text, list(names), options.target, options, store) if unit_text else ""
+        with clock("build"):  # what is left of it: the first kernels are compiled while others are generated
+            units = builder.keys()
     with clock("lower"):
         origins = [*zip(every, solutions, strict=True), (captured, solutions[0])][: len(plans)]
         programs = [
-            lower(plan, of_graph, unit, solution, each.outputs)
+            lower(plan, of_graph, units, solution, each.outputs)
             for plan, of_graph, (each, solution) in zip(plans, kernels, origins, strict=True)
         ]
         unmasked = (bare[0], programs.pop()) if bare else None

@@ -46,7 +46,7 @@ def stage_text(source: ModelSource, stage: str, options: CompileOptions | None =
     ]
     if stage == "generate":
         return translation_unit(kernels, options.target) if kernels else ""
-    return json.dumps(lower(plan, kernels, "", solution, captured.outputs).to_json(), indent=1)
+    return json.dumps(lower(plan, kernels, (), solution, captured.outputs).to_json(), indent=1)
 
 
 def _show_solution(solution: Solution) -> str:

@@ -77,12 +77,12 @@ def programs(case: Case, options: CompileOptions, build: Callable[[str, list[str
     every = [*sets, *(kernels for alternative in tried.values() for kernels in alternative)]
     names = dict.fromkeys(kernel.name for kernels in every for kernel in kernels.variants)
     unit = build(translation_unit(every, options.target), list(names))
-    chosen = lower(steps, sets, unit, solution, captured.outputs)
+    chosen = lower(steps, sets, (unit,), solution, captured.outputs)
     made = {"chosen": chosen, "width 1": with_variants(chosen, is_scalar)}
     for kernel in dict.fromkeys(kernel.name for kernels in sets for kernel in kernels.variants):
         made[f"only {kernel}"] = with_variants(chosen, partial(_is_kernel, kernel))
     for name, alternative in tried.items():
-        made[name] = lower(steps, alternative, unit, solution, captured.outputs)
+        made[name] = lower(steps, alternative, (unit,), solution, captured.outputs)
     return Programs(made, captured.parameters)
 
 

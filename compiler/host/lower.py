@@ -50,13 +50,13 @@ WRITES_INTO = frozenset({"linear", "matmul"})  # library operators that PyTorch 
 def lower(
     schedule: Schedule,
     kernel_sets: Sequence[KernelSet],
-    unit: str,
+    units: Sequence[str],
     solution: Solution,
     names: Sequence[str],
 ) -> Program:
     """The host program of a schedule, its prologue included.
 
-    `kernel_sets` has one set for each group; `unit` is the store's key of the binary with all their kernels;
+    `kernel_sets` has one set for each group; `units` are the store's keys of the binaries with their kernels;
     `names` are the caller's names of the graph's outputs, in order.
     """
     graph = schedule.graph
@@ -73,10 +73,10 @@ def lower(
             first.output(value.name, value)
         read_first = first.buffers_read()
         read = [v for v in graph.parameters if v in read_first]
-        prologue = first.program(f"{graph.name}.prologue", read, (), unit, solution)
+        prologue = first.program(f"{graph.name}.prologue", read, (), units, solution)
     read_later = main.buffers_read()
     parameters = [v for v in (*graph.parameters, *kept) if v in read_later]
-    return main.program(graph.name, graph.inputs, parameters, unit, solution, prologue)
+    return main.program(graph.name, graph.inputs, parameters, units, solution, prologue)
 
 
 def guards_of(solution: Solution) -> tuple[Guard, ...]:
@@ -146,7 +146,7 @@ class _Lowering:
         name: str,
         inputs: Iterable[Value],
         parameters: Iterable[Value],
-        unit: str,
+        units: Sequence[str],
         solution: Solution,
         prologue: Program | None = None,
     ) -> Program:
@@ -167,7 +167,7 @@ class _Lowering:
             definitions=definitions,
             segments=self._segments(inputs, definitions),
             outputs=tuple(Output(name, value.name) for name, value in self.outputs),
-            unit=unit,
+            units=tuple(units),
             prologue=prologue,
         )
 
@@ -249,8 +249,9 @@ class _Lowering:
             if not isinstance(step, KernelStep):
                 for value in (*step.inputs, *step.outputs):
                     tensors[value.name] = self._tensor(value)
+        measured = {binding.result for binding in binds}  # a result that only gives a size is kept for that
         for value in first:
-            if last_part.get(value, number) > number:
+            if last_part.get(value, number) > number or value.name in measured:
                 last[value] = len(lowered)  # it outlives the segment
         if number == last_number:  # an output is shown by the last segment, when every size is known
             for _, value in self.outputs:

@@ -5,7 +5,7 @@ and travels as JSON, expressions as text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,14 +140,27 @@ class LibraryCall:
 
 @dataclass(frozen=True)
 class EagerCall:
-    """An ATen operator by name. In `arguments` and `keywords` "$k" stands for the k-th input, see
-    `thunks.eager`."""
+    """An ATen operator by name. In `arguments` and `keywords` "$k" stands for the k-th input, "#k" for the
+    number that it holds, see `thunks.eager`."""
 
     target: str
     inputs: tuple[str, ...]
     arguments: Plain
     results: tuple[str, ...]
     checks: tuple[CheckedTensor, ...]
+
+    @property
+    def reads_numbers(self) -> bool:
+        """Whether the host has to wait for values that only the run makes."""
+        return any(isinstance(leaf, str) and leaf.startswith("#") for leaf in _leaves(self.arguments))
+
+
+def _leaves(value: Plain) -> Iterator[Plain]:
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
 
 
 Step = Launch | LibraryCall | EagerCall
@@ -184,7 +197,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Program:
-    """A whole host program. `unit` is the store's key of the binary that holds its kernels ("" without
+    """A whole host program. `units` are the store's keys of the binaries that hold its kernels (none without
     kernels).
 
     `prologue` computes parameters from parameters, once, at load: its inputs and outputs go by parameter
@@ -197,7 +210,7 @@ class Program:
     definitions: tuple[Definition, ...]
     segments: tuple[Segment, ...]
     outputs: tuple[Output, ...]
-    unit: str
+    units: tuple[str, ...]
     prologue: Program | None = None
 
     @property

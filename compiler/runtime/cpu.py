@@ -7,7 +7,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -41,10 +41,13 @@ class CpuDevice:
         self.torch_device = torch.device("cpu")
         self._threads = ctypes.c_int64(torch.get_num_threads())
 
-    def load(self, key: str, store: Store) -> Callable[[str], Any]:
+    def load(self, keys: Sequence[str], store: Store) -> Callable[[str], Any]:
+        return _entry_points([self._library(key, store) for key in keys])
+
+    def _library(self, key: str, store: Store) -> ctypes.CDLL:
         path = store.path(key)
         if path is not None:
-            return _entry_points(ctypes.CDLL(str(path)))
+            return ctypes.CDLL(str(path))
         payload = store.get(key)
         if payload is None:
             raise ArtifactError(
@@ -55,7 +58,7 @@ class CpuDevice:
         descriptor = os.memfd_create(key[:16], os.MFD_CLOEXEC)
         with open(descriptor, "wb", closefd=False) as file:
             file.write(payload)
-        return _entry_points(ctypes.CDLL(f"/proc/self/fd/{descriptor}"))
+        return ctypes.CDLL(f"/proc/self/fd/{descriptor}")
 
     def launcher(
         self, function: Any, launch: ConcreteLaunch, pointers: int, parameters: int, status: int
@@ -70,16 +73,14 @@ class CpuDevice:
         return 0
 
 
-def _entry_points(library: ctypes.CDLL) -> Callable[[str], Any]:
+def _entry_points(libraries: Sequence[ctypes.CDLL]) -> Callable[[str], Any]:
     @functools.cache
     def find(name: str) -> Any:
-        try:
-            function = library[name]
-        except AttributeError as error:
-            raise ArtifactError(
-                f"the library {library._name} has no kernel '{name}'", stage="load"
-            ) from error
-        function.restype = None
-        return function
+        for library in libraries:
+            if (function := getattr(library, name, None)) is not None:
+                function.restype = None
+                return function
+        known = ", ".join(library._name for library in libraries)
+        raise ArtifactError(f"no library has kernel '{name}': {known}", stage="load")
 
     return find

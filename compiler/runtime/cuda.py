@@ -5,8 +5,10 @@ modules and launches.
 
 from __future__ import annotations
 
+import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -62,7 +64,19 @@ class CudaDevice:
         self.torch_device = torch.device("cuda", index)
         torch.empty(1, device=self.torch_device)  # makes PyTorch's context, in which everything below happens
 
-    def load(self, key: str, store: Store) -> Callable[[str], Any]:
+    def load(self, keys: Sequence[str], store: Store) -> Callable[[str], Any]:
+        modules = [self._module(key, store) for key in keys]
+
+        @functools.cache
+        def find(name: str) -> Any:
+            for module in modules:
+                with suppress(self._cuda.driver.CUDADriverError):  # it lies in another one
+                    return module.get_function(name)
+            raise ArtifactError(f"no cubin has kernel '{name}': {', '.join(keys)}", stage="load")
+
+        return find
+
+    def _module(self, key: str, store: Store) -> Any:
         payload = store.get(key)
         if payload is None:
             raise ArtifactError(
@@ -74,17 +88,7 @@ class CudaDevice:
                 module.load(payload)
         except self._cuda.driver.CUDADriverError as error:
             raise ArtifactError(f"the kernels under {key} do not load here: {error}", stage="load") from error
-        found: dict[str, Any] = {}
-
-        def find(name: str) -> Any:
-            if name not in found:
-                try:
-                    found[name] = module.get_function(name)
-                except self._cuda.driver.CUDADriverError as error:
-                    raise ArtifactError(f"the cubin {key} has no kernel '{name}'", stage="load") from error
-            return found[name]
-
-        return find
+        return module
 
     def launcher(
         self, function: Any, launch: ConcreteLaunch, pointers: int, parameters: int, status: int

@@ -5,7 +5,7 @@ memory, keep the flags that kernels raise for bad indices. CPU and CUDA each giv
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -57,9 +57,9 @@ class Device(Protocol):
     name: str
     torch_device: torch.device
 
-    def load(self, key: str, store: Store) -> Callable[[str], Any]:
-        """A function from a kernel's name to its entry point, in the binary under `key`. ArtifactError when
-        the store no longer has it."""
+    def load(self, keys: Sequence[str], store: Store) -> Callable[[str], Any]:
+        """A function from a kernel's name to its entry point, in whichever of the binaries under `keys` has
+        it. ArtifactError when the store no longer has one of them."""
         ...
 
     def launcher(

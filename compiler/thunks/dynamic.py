@@ -40,7 +40,7 @@ class ProgramThunk:
         capacity: int = 512,
         admit: Callable[[Shapes], None] = lambda shapes: None,
     ) -> None:
-        functions = device.load(program.unit, store) if program.unit else _no_kernels
+        functions = device.load(program.units, store) if program.units else _no_kernels
         memory = memory or SharedArena(device.torch_device)
         with torch.inference_mode(False), torch.no_grad():  # the arena is written from both modes
             ready = _ready_parameters(program, parameters, functions, device, memory)

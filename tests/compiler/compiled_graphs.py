@@ -23,12 +23,13 @@ def host_program(graph: Graph, names: Sequence[str], store: LayeredStore, target
     solution = graph.system.solve()
     steps = schedule(run_passes(graph))
     kernel_sets = [generate(g, steps.layouts, steps.graph.system, target) for g in steps.groups]
-    unit = ""
+    units: tuple[str, ...] = ()
     if kernel_sets:
         options = CompileOptions(target=target, optimisation="-O1")
         text = translation_unit(kernel_sets, target)
-        unit = build_unit(text, [k.name for s in kernel_sets for k in s.variants], target, options, store)
-    return lower(steps, kernel_sets, unit, solution, names)
+        names_of_kernels = [k.name for s in kernel_sets for k in s.variants]
+        units = (build_unit(text, names_of_kernels, target, options, store),)
+    return lower(steps, kernel_sets, units, solution, names)
 
 
 def compiled(

@@ -165,7 +165,9 @@ def program(
     """A program of one segment."""
     segment = Segment(tuple(guards), tuple(buffers), tuple(tensors), tuple(steps), ())
     shown = tuple(Output(name, name) for name in outputs)
-    return Program("handmade", tuple(inputs), tuple(parameters), (), (segment,), shown, unit)
+    return Program(
+        "handmade", tuple(inputs), tuple(parameters), (), (segment,), shown, (unit,) if unit else ()
+    )
 
 
 def chain(unit: str, steps: int) -> Program:

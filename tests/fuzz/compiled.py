@@ -90,7 +90,7 @@ def _model(
     graph = each.graph
     device: Device = CpuDevice() if each.target.kind == "cpp" else CudaDevice()
     names = tuple(f"out{k}" for k in range(len(graph.outputs)))
-    program = lower(each.plan, each.kernels, unit if each.kernels else "", each.solution, names)
+    program = lower(each.plan, each.kernels, (unit,) if each.kernels else (), each.solution, names)
     thunk = ProgramThunk(program, parameters, store, device)
     inputs = tuple(
         TensorSpec(

@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from dlcb.compiler.build import build_unit, calls, toolchain, unit_key
+from dlcb.compiler.build import Builder, build_unit, calls, toolchain, unit_key
 from dlcb.compiler.build import key as key_module
-from dlcb.compiler.errors import ToolchainError
+from dlcb.compiler.build.build import UNIT_CHARACTERS
+from dlcb.compiler.errors import ArtifactError, ToolchainError
+from dlcb.compiler.expr.node import ONE, ZERO
+from dlcb.compiler.kgen import Kernel, KernelSet
 from dlcb.compiler.options import CompileOptions, Target
+from dlcb.compiler.runtime.cpu import CpuDevice
 from dlcb.kernel_cache import explain, open_store
 
 TEXT = 'extern "C" int answer() { return 42; }\n'
@@ -89,3 +93,41 @@ def test_cuda_compiles_for_a_named_architecture_without_a_gpu() -> None:
         unit_key(CUDA_TEXT, Target.cuda("sm_90"), OPTIONS).digest
         != unit_key(CUDA_TEXT, Target.cuda("sm_80"), OPTIONS).digest
     )
+
+
+def kernel(name: str, characters: int = 0) -> Kernel:
+    body = f'extern "C" int {name}() {{ return 42; }}{" " * characters}\n'
+    return Kernel(name, body, (), (), (), 1, (ONE, ONE, ONE), (1, 1, 1), ZERO, (), ONE)
+
+
+def build(sets: list[list[Kernel]], folder: Path, threads: int) -> tuple[str, ...]:
+    options = replace(OPTIONS, optimisation="-O0", threads=threads)
+    with Builder(CPP, options, open_store(folder)) as builder:
+        for kernels in sets:
+            builder.add(KernelSet("", tuple(kernels)))
+        return builder.keys()
+
+
+def test_kernels_are_shared_out_over_units_alike_on_any_number_of_threads(tmp_path: Path) -> None:
+    half = UNIT_CHARACTERS // 2
+    sets = [[kernel("a", half)], [kernel("b", half)], [kernel("a", half), kernel("c")], [kernel("d")]]
+    before = calls["c++"]
+    keys = build(sets, tmp_path / "one", 1)
+    assert calls["c++"] == before + len(keys) == before + 2
+    assert build(sets, tmp_path / "many", 4) == keys
+    assert build(sets, tmp_path / "one", 4) == keys
+    assert calls["c++"] == before + 4
+    find = CpuDevice().load(keys, open_store(tmp_path / "one"))
+    assert [find(name)() for name in "abcd"] == [None] * 4
+    with pytest.raises(ArtifactError, match="no library has kernel 'e'"):
+        find("e")
+
+
+def test_no_kernels_are_no_units(tmp_path: Path) -> None:
+    assert build([], tmp_path, 2) == ()
+
+
+def test_a_refused_kernel_is_one_clear_line(tmp_path: Path) -> None:
+    broken = replace(kernel("broken"), body="int f( {")
+    with pytest.raises(ToolchainError, match="refused generated code"):
+        build([[kernel("good", UNIT_CHARACTERS)], [broken]], tmp_path, 2)

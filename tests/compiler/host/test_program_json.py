@@ -55,9 +55,9 @@ def test_an_attribute_that_is_no_plain_data_is_refused() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda data: data.pop("unit"),
+        lambda data: data.pop("units"),
         lambda data: data.update(extra=1),
-        lambda data: data.update(unit=7),
+        lambda data: data.update(units=7),
         lambda data: data["inputs"][0]["dims"].append("__import__('os')"),
         lambda data: data["segments"][0]["steps"].append({"variants": 3}),
         lambda data: data["segments"][0]["steps"].append({"nothing": 3}),

@@ -144,7 +144,7 @@ def test_a_binary_that_is_gone_or_broken_is_said(
     other = open_store(tmp_path)
     device = thunk.executor.around.device
     with pytest.raises(ArtifactError, match="no kernels under"):
-        device.load("a" * 64, other)
+        device.load(["a" * 64], other)
     other.put("a" * 64, b"no cubin")
     with pytest.raises(ArtifactError, match="do not load here"):
-        device.load("a" * 64, other)
+        device.load(["a" * 64], other)

@@ -363,7 +363,7 @@ def after_nonzero(key: str) -> Program:
         binds=(),
     )
     return Program(
-        "nonzero", (handmade.given("x", n, m),), (), (), (first, second), (Output("out", "out"),), key
+        "nonzero", (handmade.given("x", n, m),), (), (), (first, second), (Output("out", "out"),), (key,)
     )
 
 
@@ -420,7 +420,7 @@ def test_a_prologue_makes_parameters_once(binary) -> None:
         parameters=[handmade.buffer("w2", 12, "parameter", 0, 0), handmade.buffer("b", 3, "parameter", 0, 0)],
     )
     w, b, x = torch.randn(3, 4), torch.randn(3), torch.randn(5, 4)
-    program = dataclasses.replace(main, prologue=prologue, unit=key)
+    program = dataclasses.replace(main, prologue=prologue, units=(key,))
     compiled = thunk(program, store, {"w": w, "b": b})
     w.zero_()  # not read again
     (out,) = compiled.run([x]).outputs
