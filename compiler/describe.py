@@ -20,9 +20,11 @@ from dlcb.compiler.host.program import Program
 from dlcb.compiler.ir.graph import Graph
 from dlcb.compiler.kgen import KernelSet
 from dlcb.compiler.passes.decompose import decompose
-from dlcb.compiler.passes.independence import WHOLE, batch_axes, padding_obstacles
+from dlcb.compiler.passes.independence import batch_axes
+from dlcb.compiler.passes.padding import WHOLE, padding_obstacles
 from dlcb.compiler.passes.steps import EagerStep, KernelStep, LibraryStep, Schedule
-from dlcb.compiler.report import CallLine, DimLine, GraphLine, KernelLine, Report
+from dlcb.compiler.report import CallLine, DimLine, GraphLine, GuardLine, KernelLine, Report
+from dlcb.compiler.shapes.system import Guard as SizeGuard
 from dlcb.compiler.shapes.system import Solution, System
 from dlcb.compiler.signature import BatchAxes, Dim, Guard, Signature, TensorSpec
 from dlcb.compiler.source import ModelSource
@@ -98,12 +100,12 @@ def _dim(source: ModelSource, verdict: DimVerdict, declared: str | int) -> Dim |
         return Dim(symbol, low, high, 1, "")
     if isinstance(verdict.size, int):
         return verdict.size
-    reason = _for_clients(verdict.reason)
+    reason = _for_people(verdict.reason)
     return Dim(verdict.size, verdict.low, verdict.high, verdict.multiple, reason)
 
 
-def _for_clients(reason: str) -> str:
-    """A reason without the values inside the program that it is about; the report keeps them."""
+def _for_people(reason: str) -> str:
+    """A reason without the names of values inside the program, which nobody outside of it knows."""
     return re.sub(r" of %[^;]*", "", reason)
 
 
@@ -115,9 +117,10 @@ def _guards(captured: Captured, solution: Solution, bound: set[str]) -> tuple[Gu
     for guard in solution.guards:
         names = {variable.value for variable in guard.condition.free}
         if len(names) > 1 and names <= bound and not names & limited:
-            detail = _for_clients(guard.why.detail)
-            why = ", ".join(filter(None, (guard.why.operator, detail, guard.why.source)))
-            guards.append(Guard(_python(guard.condition), why))
+            line = _guard_line(guard)
+            guards.append(
+                Guard(_python(guard.condition), ", ".join(filter(None, (line.reason, line.source_line))))
+            )
     return tuple(guards)
 
 
@@ -149,7 +152,7 @@ def _padding(
     nothing is proven."""
     obstacles: dict[str, str] = {}
     for graph in graphs:
-        for name, obstacle in padding_obstacles(decompose(graph, keep=WHOLE)).items():
+        for name, obstacle in padding_obstacles(decompose(graph, keep=WHOLE), {}).items():
             obstacles[name] = obstacles.get(name) or obstacle
     tied = {name: guard for guard in guards for name in guard.symbols}
     branching = _branching(every)
@@ -193,7 +196,7 @@ def describe_report(
                 v.low,
                 v.high,
                 v.multiple,
-                v.reason,
+                _for_people(v.reason),
                 v.source,
                 v.certainty,
                 beyond if v.beyond == "eager" else "refused",
@@ -208,11 +211,16 @@ def describe_report(
         calls=tuple(
             replace(line, graph=number) for number, plan in enumerate(plans, 1) for line in _call_lines(plan)
         ),
-        guards=tuple(f"{g.condition!r}  [{g.why.operator} {g.why.source}]" for g in solutions[0].guards),
+        guards=tuple(map(_guard_line, solutions[0].guards)),
         notes=captured.notes,
         batching=_batching_lines(signature),
         graphs=tuple(map(_graph_line, every, plans)) if len(every) > 1 else (),
     )
+
+
+def _guard_line(guard: SizeGuard) -> GuardLine:
+    said = ": ".join(filter(None, (guard.why.operator, _for_people(guard.why.detail))))
+    return GuardLine(repr(guard.condition), said, guard.why.source)
 
 
 def _beyond(graphs: int, whole: bool) -> str:
@@ -239,9 +247,12 @@ def _batching_lines(signature: Signature) -> tuple[str, ...]:
     rows = signature.batch.symbol
     lines = [f"requests are stacked along '{rows}': its rows are independent"]
     for name, obstacle in signature.padding.items():
-        if name != rows:
-            found = f"may not be: {obstacle}" if obstacle else "may be: proven to change nothing"
-            lines.append(f"'{name}' padded at its end {found}")
+        if name == rows:
+            continue
+        if obstacle:
+            lines.append(f"padding the end of '{name}' is not proven harmless without a mask: {obstacle}")
+        else:
+            lines.append(f"padding the end of '{name}' is proven to change nothing")
     return tuple(lines)
 
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rich.console import Group
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
-from dlcb.compiler.report import CallLine, KernelLine, Report
+from dlcb.compiler.report import CallLine, GuardLine, KernelLine, Report
 
 
 def explain(report: Report, title: str) -> Group:
@@ -24,7 +24,7 @@ def explain(report: Report, title: str) -> Group:
         parts.append(_kernels(report))
     if report.calls:
         parts.append(_calls(report))
-    parts += [Text(f"guard  {guard}") for guard in report.guards]
+    parts += [Text(f"guard  {line.condition}  [{_because(line)}]") for line in report.guards]
     parts += [Text(f"batch  {line}") for line in report.batching]
     parts += [Text(f"note   {note}") for note in report.notes]
     if report.seconds:
@@ -33,6 +33,10 @@ def explain(report: Report, title: str) -> Group:
         cached = " (now from the kernel cache)" if report.from_cache else ""
         parts.append(Text(f"seconds {sum(report.seconds.values()):.2f}: {stages}{cached}"))
     return Group(*parts)
+
+
+def _because(line: GuardLine) -> str:
+    return ", ".join(filter(None, (line.reason, line.source_line)))
 
 
 def _dims(report: Report) -> Table:
@@ -79,7 +83,7 @@ def _calls(report: Report) -> Table:
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """Cells are plain text: the brackets of a type are no markup."""
-    table = Table(*columns, title=title, title_justify="left")
+    table = Table(*(Column(name, overflow="fold") for name in columns), title=title, title_justify="left")
     for row in rows:
         table.add_row(*map(Text, row))
     return table

@@ -53,6 +53,16 @@ class KernelLine:
 
 
 @dataclass(frozen=True)
+class GuardLine:
+    """What must hold of the sizes before anything is launched: the condition, what needs it, and at which
+    line of the model ("" where the declaration does)."""
+
+    condition: str
+    reason: str
+    source_line: str = ""
+
+
+@dataclass(frozen=True)
 class CallLine:
     """A call that PyTorch runs: a library operator or, by its ATen name, an eager one, with the reason."""
 
@@ -72,7 +82,7 @@ class Report:
     dims: tuple[DimLine, ...] = ()
     kernels: tuple[KernelLine, ...] = ()
     calls: tuple[CallLine, ...] = ()
-    guards: tuple[str, ...] = ()
+    guards: tuple[GuardLine, ...] = ()
     notes: tuple[str, ...] = ()
     batching: tuple[str, ...] = ()  # what was proven about running requests together
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -108,11 +118,17 @@ class Report:
     def from_json(data: Mapping[str, Any]) -> Report:
         """The inverse of `to_json`;
         unknown fields are a KeyError or TypeError, which the artifact turns into its own error."""
-        rows = {"dims": DimLine, "kernels": KernelLine, "calls": CallLine, "graphs": GraphLine}
+        rows = {
+            "dims": DimLine,
+            "kernels": KernelLine,
+            "calls": CallLine,
+            "guards": GuardLine,
+            "graphs": GraphLine,
+        }
         made: dict[str, Any] = {
             name: tuple(row(**_tuples(item)) for item in data[name]) for name, row in rows.items()
         }
-        made |= {name: tuple(data[name]) for name in ("guards", "notes", "batching")}
+        made |= {name: tuple(data[name]) for name in ("notes", "batching")}
         return Report(**{**data, **made})
 
 

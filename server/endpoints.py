@@ -143,8 +143,9 @@ class Endpoints:
             },
             "symbols": {symbol: {**facts, "axes": places[symbol]} for symbol, facts in symbols.items()},
             "equalities": [axes for axes in places.values() if len(axes) > 1],
-            "guards": [guard.expression for guard in signature.guards],
+            "guards": list(report.get("guards", ())),
             "batch": None if signature.batch is None else signature.batch.symbol,
+            "batching": model.batching_lines(),
             "padding": _padding(model),
             "batch_invariance": _batch_invariance(model),
             "cost": _cost(model),
@@ -165,6 +166,7 @@ class Endpoints:
             "version": model.version,
             "artifact": model.artifact_key,
             **model.report,
+            "batching": model.batching_lines(),
             "batch_invariance": _batch_invariance(model),
         }
 
@@ -208,7 +210,8 @@ class Endpoints:
 
 
 def _padding(model: ServedModel) -> dict[str, Any]:
-    """Which sizes are padded so that requests of different lengths share a batch, and why no other is."""
+    """Which sizes are padded so that requests of different lengths share a batch, and why no other is.
+    `unused` says why a declared mask, or a padding that was proven, is not used."""
     padding, signature = model.padding, model.signature
     used = [] if padding is None else list(padding.symbols)
     rows = None if signature.batch is None else signature.batch.symbol
@@ -221,6 +224,7 @@ def _padding(model: ServedModel) -> dict[str, Any]:
             for name, obstacle in signature.padding.items()
             if name not in used and name != rows and (obstacle or off)
         },
+        "unused": model.unpadded or None,
         "most": model.batching.max_padding,
     }
 

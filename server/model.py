@@ -18,7 +18,7 @@ from dlcb.server.datatypes import BY_DTYPE
 from dlcb.server.errors import BadRequest
 from dlcb.server.memory import Footprint, check_memory, footprint_of
 from dlcb.server.metrics import Histogram, Metrics, Number
-from dlcb.server.padding import Padding, masked, proven
+from dlcb.server.padding import Padding, choose, declared_lines
 from dlcb.server.settings import Batching, Limits
 from dlcb.server.types import InferRequest, State, Statistics
 
@@ -75,7 +75,7 @@ class ServedModel:
     artifact_key: str = ""
     report: Mapping[str, Any] = field(default_factory=dict)
     padding: Padding | None = None
-    unpadded: str = ""  # why a padding that was proven is not used
+    unpadded: str = ""  # why the declared mask, or a padding that was proven, is not used
     probes: Sequence[Sequence[int]] = ()  # shapes of inputs of any rank, to be run before it serves
     footprint: Footprint | None = None
     memory: int | None = None  # bytes that a run may take
@@ -108,8 +108,7 @@ class ServedModel:
         return self.run_seconds < max(QUICK, self.front_seconds)
 
     def compiled(self, signature: Signature, artifact_key: str, report: Mapping[str, Any]) -> None:
-        """Take what the compile process found. PaddingError when the declared mask does not fit the
-        model."""
+        """Take what the compile process found."""
         self.signature = signature
         self.artifact_key = artifact_key
         self.report = report
@@ -119,11 +118,9 @@ class ServedModel:
         self.all_outputs = {True: [(spec.name, True) for spec in signature.outputs]}
         if all(BY_DTYPE[spec.dtype].json_types for spec in signature.outputs):
             self.all_outputs[False] = [(spec.name, False) for spec in signature.outputs]
-        self.padding = None
-        if self.stacks and self.batching.mask is not None:
-            self.padding = masked(signature, self.source, self.batching.mask)
-        elif self.stacks:
-            self.padding = proven(signature, self.source)
+        self.padding, self.unpadded = None, ""
+        if self.stacks:
+            self.padding, self.unpadded = choose(signature, self.source, self.batching.mask)
         self.footprint = footprint_of(signature)
         self.largest = self._largest()
         self.admitted.clear()
@@ -131,7 +128,12 @@ class ServedModel:
     @property
     def stacks(self) -> bool:
         """Whether requests may share a batch at all."""
-        return self.batching.enabled and not self.batching.batch_invariant
+        return self.batching.stacks
+
+    def batching_lines(self) -> list[str]:
+        """What becomes of requests that wait together, and why they are not stacked or padded."""
+        proofs = self.report.get("batching", ())
+        return [*proofs, *declared_lines(self.batching, self.padding, self.unpadded)]
 
     def stop_padding(self, reason: str) -> None:
         """A worker found that padding changes results after all."""

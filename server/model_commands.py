@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,16 +17,17 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dlcb import compiler
-from dlcb.compiler import CompileOptions, CompilerError, ModelSource, ToolchainError, UnknownName
+from dlcb.compiler import CompileOptions, CompilerError, ModelSource, Signature, ToolchainError, UnknownName
 from dlcb.compiler.explain import explain as tables
 from dlcb.compiler.report import Report
 from dlcb.kernel_cache import CacheError, LayeredStore, bundle
 from dlcb.server.cache import describe, open_described
 from dlcb.server.errors import ConfigError, NotFound
 from dlcb.server.exit_codes import BAD_CACHE, BAD_CONFIG, FAILED, NO_COMPILER
+from dlcb.server.padding import choose, declared_lines
 from dlcb.server.repository import Repository
 from dlcb.server.screen import report_line
-from dlcb.server.settings import Model, Settings, device_of, read
+from dlcb.server.settings import Batching, Model, Settings, device_of, read
 
 CODES: tuple[tuple[type[Exception], int], ...] = (  # the first that fits
     (ConfigError, BAD_CONFIG),
@@ -46,6 +49,7 @@ Ranks = Annotated[
     list[int] | None, typer.Option("--rank", help="for models of any rank: this rank (repeatable)")
 ]
 QUICKSTART = Path("configs/quickstart.yaml")
+UNBOUNDED = 100_000  # columns of output that no terminal bounds
 
 
 @contextmanager
@@ -77,7 +81,7 @@ def compile_models(
         keys: list[str] = []
         for source in sources:
             start = time.perf_counter()
-            report = _compile(source, store, options)
+            _signature, report = _compile(source, store, options)
             typer.echo(f"{source.name:<12} {report_line(report.to_json(), time.perf_counter() - start)}")
             keys += compiler.stored_keys(source, options, store)
         if bundle_file is not None:
@@ -109,13 +113,15 @@ def explain(
         settings = _settings(config, device)
         options = _options(settings)
         sources = _sources(settings, [name], ranks or [])
+        (model,) = _models(settings, [name])
         for source in sources[1:] or sources:  # a rank that was asked for, rather than the model of any rank
             if source_text or stage:
                 _refuse_any_rank(source)
                 text = compiler.stage_text(source, stage or "generate", options)
                 typer.echo(text, nl=not text.endswith("\n"))
                 continue
-            Console().print(tables(_compile(source, _store(settings), options), source.name))
+            signature, report = _compile(source, _store(settings), options)
+            _page().print(tables(_as_configured(report, signature, source, model.batching), source.name))
 
 
 @app.command()
@@ -188,10 +194,22 @@ def _refuse_any_rank(source: ModelSource) -> None:
         raise ConfigError(f"'{source.name}' takes any rank: say which with --rank")
 
 
-def _compile(source: ModelSource, store: LayeredStore, options: CompileOptions) -> Report:
+def _page() -> Console:
+    """Standard output: as wide as its terminal, and where it is none as wide as what is printed."""
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else UNBOUNDED
+    return Console(width=width)
+
+
+def _as_configured(report: Report, signature: Signature, source: ModelSource, batching: Batching) -> Report:
+    """The report, and with the proofs about batching what the configuration makes of them."""
+    chosen = choose(signature, source, batching.mask) if batching.stacks else (None, "")
+    return replace(report, batching=(*report.batching, *declared_lines(batching, *chosen)))
+
+
+def _compile(source: ModelSource, store: LayeredStore, options: CompileOptions) -> tuple[Signature, Report]:
     found = compiler.find(source, options, store)  # without PyTorch, which takes seconds to load
     if found is not None:
-        return found[1].report.as_cached()
+        return found[1].signature, found[1].report.as_cached()
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description:<16}"),
@@ -205,4 +223,4 @@ def _compile(source: ModelSource, store: LayeredStore, options: CompileOptions) 
         compilation = compiler.compile_model(
             source, store, options, lambda stage, share: bars.update(task, completed=share, stage=stage)
         )
-        return compilation.report
+        return compilation.signature, compilation.report

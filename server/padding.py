@@ -1,6 +1,7 @@
 """Which axes of which tensors may be filled up so that requests of different sizes share a batch, and with
 what: where the compiler proved that it changes nothing, or behind the model's own mask that the configuration
-declares. Either way a worker compares padded with unpadded results before the model serves.
+declares. Either way a worker compares padded with unpadded results before the model serves. What does not
+hold is said, and the model serves without padding: nothing here keeps it from serving.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 from dlcb.compiler import Dim, ModelSource, Signature
 from dlcb.compiler.signature import symbols_of
 from dlcb.server.errors import ServerError
+from dlcb.server.settings import Batching
 
 
 class PaddingError(ServerError):
@@ -40,12 +42,37 @@ class Padding:
         return Padding(**data)
 
 
+def choose(signature: Signature, source: ModelSource, mask: str | None) -> tuple[Padding | None, str]:
+    """How requests are padded, and why not behind the declared `mask` where that cannot work: then what the
+    compiler proved, which needs no mask, is still used."""
+    if mask is None:
+        return proven(signature, source), ""
+    try:
+        return masked(signature, source, mask), ""
+    except PaddingError as error:
+        return proven(signature, source), str(error)
+
+
+def declared_lines(batching: Batching, padding: Padding | None, unpadded: str) -> list[str]:
+    """What the configuration makes of the compiler's proofs, for people. `unpadded` says why the mask that
+    it declares, or padding that was proven, is not used."""
+    if not batching.stacks:
+        key = "enabled: false" if not batching.enabled else "batch_invariant: true"
+        return [f"each request runs alone: the configuration says `{key}`"]
+    lines = []
+    if padding is not None and padding.mask:
+        lines.append(
+            f"'{padding.symbols[0]}' is padded behind the mask '{padding.mask}' of the configuration"
+        )
+    return [*lines, f"not padded: {unpadded}"] if unpadded else lines
+
+
 def masked(signature: Signature, source: ModelSource, mask: str) -> Padding:
     """How requests may be padded when `mask` is 0 at padding. PaddingError when that cannot work."""
     batch = signature.batch
     specs = {spec.name: spec for spec in signature.inputs}
     if batch is None:
-        raise PaddingError(f"mask '{mask}': the compiler found no batch axis, so there is nothing to pad for")
+        raise PaddingError(f"mask '{mask}': each request runs alone, so there is nothing to pad for")
     if mask not in specs or mask not in batch.input_axes:
         raise PaddingError(f"mask '{mask}' is not an input with rows; those are {_listed(batch.input_axes)}")
     free = [

@@ -104,9 +104,10 @@ class Registry:
             try:
                 model = await self._bring_up(entry, progress)
             except (CompilerError, ServerError) as error:
-                log.error(
-                    "a model did not load", extra={"fields": {"model": entry.name, "error": str(error)}}
-                )
+                if progress is None:  # at the start the screen says it
+                    log.error(
+                        "a model did not load", extra={"fields": {"model": entry.name, "error": str(error)}}
+                    )
                 if old is None:
                     self._states[place] = (State.UNAVAILABLE, str(error))
                 raise LoadFailed(
@@ -169,6 +170,9 @@ class Registry:
             progress(entry.name, "load", 1.0)
         model.load_seconds = await self._supervisor.load(model)
         model.state = State.READY
+        if model.unpadded:
+            fields = {"model": entry.name, "version": entry.version, "reason": model.unpadded}
+            log.warning("requests are not padded", extra={"fields": fields})
         return model
 
     def _settle(self, name: str) -> None:

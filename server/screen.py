@@ -39,7 +39,8 @@ class Terminal:
     def loaded(self, model: ServedModel) -> None:
         if model.name in self._tasks:
             self._bars.remove_task(self._tasks.pop(model.name))
-        self._out.print(ready_line(model), markup=False)
+        for line in ready_lines(model):
+            self._out.print(line, markup=False)
 
     def ready(self, url: str) -> None:
         self._bars.stop()
@@ -53,12 +54,25 @@ class Terminal:
         self._error.print(f"dlcb: {' '.join(line.split())}", markup=False)
 
 
-def ready_line(model: ServedModel) -> str:
-    """`minilm  free batch, sequence | dynamic | 31 kernels, 42 library calls | 7.9 s | cache miss`"""
-    return f"{model.name:<12} {report_line(model.report, model.compile_seconds + model.load_seconds)}"
+def ready_lines(model: ServedModel) -> list[str]:
+    """`minilm  free batch, sequence | dynamic | 31 kernels | stacks batch | 7.9 s | cache miss`,
+    and below it why requests do not share batches as far as they were meant to."""
+    line = report_line(model.report, model.compile_seconds + model.load_seconds, batching_words(model))
+    said = [f"not padded: {model.unpadded}"] if model.unpadded else []
+    if model.stacks and model.signature.batch is None:
+        said = [*model.report.get("batching", ()), *said]
+    return [f"{model.name:<12} {line}", *(f"{'':<12}   {' '.join(text.split())}" for text in said)]
 
 
-def report_line(report: Mapping[str, Any], seconds: float) -> str:
+def batching_words(model: ServedModel) -> str:
+    """What requests that wait together share, in a few words."""
+    if not model.stacks or model.signature.batch is None:
+        return "each request alone"
+    padded = () if model.padding is None else model.padding.symbols
+    return f"stacks {model.signature.batch.symbol}" + (f", pads {', '.join(padded)}" if padded else "")
+
+
+def report_line(report: Mapping[str, Any], seconds: float, batching: str = "") -> str:
     """A compilation on one line; `report` is the JSON of a `dlcb.compiler.report.Report`."""
     free = [dim["size"] for dim in report.get("dims", ()) if not str(dim["size"]).isdigit()]
     calls: dict[str, int] = {}
@@ -75,6 +89,7 @@ def report_line(report: Mapping[str, Any], seconds: float) -> str:
         "free rank" if tier == "jit" else f"free {', '.join(dict.fromkeys(free)) or 'none'}",
         tier,
         "compiled at the first request of a rank" if tier == "jit" else ", ".join(made),
+        *([batching] if batching else []),
         f"{seconds:.1f} s",
         f"cache {'hit' if report.get('from_cache') else 'miss'}",
     ]

@@ -74,6 +74,11 @@ class Batching(Section):
         False, description="equal bits whoever else asks: each request runs alone, at its own shape"
     )
 
+    @property
+    def stacks(self) -> bool:
+        """Whether requests may share a batch."""
+        return self.enabled and not self.batch_invariant
+
 
 class Cache(Section):
     """The kernel cache's place and bounds."""
@@ -194,10 +199,15 @@ class Model(Section):
     def _consistent(self) -> Model:
         if (self.factory is None) == (self.program is None):
             raise ValueError("exactly one of 'factory' and 'program' must be given")
-        for names, what in (([entry.name for entry in self.inputs], "input"), (list(self.outputs), "output")):
+        inputs = [entry.name for entry in self.inputs]
+        for names, what in ((inputs, "input"), (list(self.outputs), "output")):
             twice = next((name for name in names if names.count(name) > 1), None)
             if twice is not None:
                 raise ValueError(f"{what} '{twice}' is declared twice")
+        if self.batching.mask is not None and self.batching.mask not in inputs:
+            raise ValueError(
+                f"batching.mask: '{self.batching.mask}' is no input; inputs are {_words_of(inputs)}"
+            )
         used = {dim for entry in self.inputs for dim in entry.shape or () if isinstance(dim, str)}
         for symbol, (low, high) in self.dims.items():
             if symbol not in used:

@@ -138,9 +138,15 @@ def leaky(x: numpy.ndarray, mask: numpy.ndarray) -> numpy.ndarray:
     return x - x.mean(1, keepdims=True) * mask.max(1, keepdims=True)
 
 
+def mixed(x: numpy.ndarray, mask: numpy.ndarray) -> numpy.ndarray:
+    """Less the mean of all rows."""
+    return x - (x * mask).sum() / numpy.maximum(mask.sum(), 1)
+
+
 PROGRAMS = {
     "centred": Program(centred, ("batch", "length"), batch_axis=0),
     "leaky": Program(leaky, ("batch", "length"), batch_axis=0),
+    "mixed": Program(mixed, ("batch", "length")),
     "placed": Program(placed, ("batch", "length"), batch_axis=0, padding=("length",)),
     "neighbours": Program(
         neighbours, ("batch", "height - 1", "width - 1"), batch_axis=0, padding=("height", "width")
@@ -177,6 +183,7 @@ class Report:
     tier: str
     dims: tuple[dict[str, Any], ...]
     kernels: tuple[str, ...] = ()
+    batching: tuple[str, ...] = ()
     from_cache: bool = False
 
 
@@ -273,7 +280,9 @@ def compile_model(
         {"size": name} for entry in source.inputs for name in entry.shape or () if isinstance(name, str)
     )
     tier = "dynamic" if source.inputs[0].shape is not None else "jit"
-    return Compilation(key, signature, Report(tier, dims, from_cache=cached))
+    alone = "no size is proven to count independent rows: each request runs alone"
+    batching = (alone,) if signature.batch is None else ()
+    return Compilation(key, signature, Report(tier, dims, batching=batching, from_cache=cached))
 
 
 def load_model(

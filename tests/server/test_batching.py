@@ -28,7 +28,8 @@ def test_different_lengths_share_a_batch_where_padding_is_proven(
         assert numpy.array_equal(value(answer), x + numpy.arange(x.shape[1], dtype="float32"))
     assert batches(client, "placed") == before + 2
     found = coverage(client, "placed")["padding"]
-    assert found == {"symbols": ["length"], "mask": None, "obstacles": {}, "most": 0.5}
+    expected = {"symbols": ["length"], "mask": None, "obstacles": {}, "unused": None, "most": 0.5}
+    assert found == expected
 
 
 def test_several_axes_are_padded_and_outputs_of_other_sizes_cut_back(
@@ -48,6 +49,7 @@ def test_padding_that_shows_after_all_is_off_and_the_model_serves(
     found = coverage(client, "wrongly_proven")["padding"]
     assert found["symbols"] == []
     assert "padding shows: output 'y'" in found["obstacles"]["length"]
+    assert "padding shows: output 'y'" in found["unused"]
     arrays = [floats(1, length) for length in (4, 5, 4)]
     answers = asyncio.run(together(server, "wrongly_proven", [ask(x) for x in arrays]))
     for x, answer in zip(arrays, answers, strict=True):

@@ -269,10 +269,39 @@ def test_V5_different_lengths_are_padded_where_a_mask_hides_it(
     assert batches(client, "centred") == before + 2
 
 
-def test_a_mask_that_hides_nothing_is_found_before_the_model_serves(client: httpx.Client) -> None:
-    response = client.post("/v2/repository/models/leaky/load", headers={"X-API-Key": "admin-key"})
-    assert response.status_code == 500
-    assert "mask 'mask' does not hide padding: output 'y' for" in response.json()["error"]
+def test_a_mask_that_hides_nothing_is_found_and_the_model_serves_without_padding(
+    server: LiveServer, client: httpx.Client
+) -> None:
+    found = client.get("/v1/models/leaky/coverage").json()
+    assert found["padding"]["symbols"] == [] and found["batch"] == "batch"
+    (why,) = [line for line in found["batching"] if line.startswith("not padded: mask 'mask' does not hide")]
+    (row,) = [line for line in server.lines if line.startswith("leaky ")]
+    assert " | stacks batch | " in row
+    assert server.lines[server.lines.index(row) + 1].strip() == why
+    arrays = [floats(1, length) for length in (4, 5, 4)]
+    answers = asyncio.run(together(server, "leaky", [ask_masked(x) for x in arrays]))
+    for x, answer in zip(arrays, answers, strict=True):
+        assert numpy.allclose(value(answer), x - x.mean(1, keepdims=True), atol=1e-5)
+
+
+def test_a_mask_where_no_rows_are_proven_is_said_once_and_the_model_serves(
+    server: LiveServer, client: httpx.Client
+) -> None:
+    """As of a model whose attention merges rows with something else: the mask is right, and of no use."""
+    found = client.get("/v1/models/mixed/coverage").json()
+    assert found["batch"] is None and found["padding"]["mask"] is None
+    (why,) = [line for line in found["batching"] if line.startswith("not padded: mask 'mask': each request")]
+    assert client.get("/v1/models/mixed/explain").json()["batching"] == found["batching"]
+    (row,) = [line for line in server.lines if line.startswith("mixed ")]
+    assert " | each request alone | " in row
+    after = [line.strip() for line in server.lines[server.lines.index(row) + 1 :]]
+    assert after[:2] == ["no size is proven to count independent rows: each request runs alone", why]
+    logged = [json.loads(line) for line in server.lines if line.startswith("{")]
+    (record,) = [entry for entry in logged if entry.get("model") == "mixed"]
+    assert (record["level"], record["reason"]) == ("warning", why.removeprefix("not padded: "))
+    x = floats(2, 3)
+    (answer,) = asyncio.run(together(server, "mixed", [ask_masked(x)]))
+    assert numpy.allclose(value(answer), x - x.mean(), atol=1e-5)
 
 
 def test_a_batch_axis_need_not_come_first(server: LiveServer) -> None:

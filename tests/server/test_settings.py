@@ -56,6 +56,7 @@ def wrong(tmp_path: Path, old: str, new: str) -> str:
         ("    factory: some.where:make\n", "", ":4: models.0: exactly one of"),
         ("name: m", "name: m/n", ":4: models.0.name: "),
         ("    outputs: [y]", "    outputs: [y, y]", ":4: models.0: output 'y' is declared twice"),
+        ("    outputs: [y]", "    outputs: [y]\n    batching: {mask: msk}", ":4: models.0: batching.mask: 'msk' is no input; inputs are 'x'"),
         ("    outputs: [y]", "    outputs: [y]\n    dims: {batch: [3, 2]}", ":4: models.0: dims: 'batch' has the empty range"),
         ("    outputs: [y]", "    outputs: [y]\n    dims: {other: [3, 4]}", ":4: models.0: dims: 'other'"),
         ("    outputs: [y]", "    outputs: [y]\n    weights: [none.pt]", ":9: models.0: 'none.pt': there is no file"),
