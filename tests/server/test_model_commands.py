@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ models:
     factory: command_models:scaled
     inputs: [{name: x, datatype: FP32, shape: [rows, columns]}]
     outputs: [y]
+    dims: {columns: [0, 512]}
     bench: [{rows: 4, columns: 32}, {rows: 1, columns: 7}]
   - name: double
     factory: command_models:double
@@ -70,8 +72,11 @@ def test_what_was_compiled_is_found_again(config: Path) -> None:
 def test_a_bundle_serves_without_compiling(
     config: Path, tmp_path: Path, launch: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bundle = tmp_path / "kernel_cache.bundle"
+    bundle, compiler = tmp_path / "kernel_cache.bundle", shutil.which("g++")
+    assert compiler is not None
+    monkeypatch.setenv("CXX", compiler)  # a name that the machine that serves does not know
     assert "wrote" in dlcb("compile", "--config", config, "--bundle", bundle, "--rank", 1).stdout
+    monkeypatch.delenv("CXX")
     monkeypatch.setenv("PATH", str(tmp_path))  # no compiler there
     server = launch(config, "--bundle", str(bundle), "--no-compile", cache=tmp_path / "fresh")
     assert any(re.match(r"scaled .*cache hit", line) for line in server.lines)
@@ -80,6 +85,9 @@ def test_a_bundle_serves_without_compiling(
         answer = client.post("/v1/models/double/infer", json={"inputs": [tensor]}).json()
         assert answer["outputs"][0]["data"] == [2, 4, 6]
         metrics = client.get("/metrics").text
+        (guard,) = client.get("/v1/models/scaled/coverage").json()["guards"]
+        range_of_columns = {"condition": "columns <= 512", "reason": "declared: the range of 'columns'"}
+        assert guard == {**range_of_columns, "source_line": ""}
     assert 'dlcb_shape_cache_requests_total{model="double",result="miss",tier="jit"} 1.0' in metrics
     assert 'dlcb_compile_seconds_count{model="scaled",reason="request",tier="dynamic"} 0.0' in metrics
     assert server.stop() == 0
@@ -93,8 +101,13 @@ def test_a_server_that_must_not_compile_says_what_it_lacks(config: Path, launch:
 def test_explain_gives_each_dim_its_reason(config: Path) -> None:
     shown = dlcb("explain", "scaled", "--config", config).stdout
     assert "scaled: dynamic tier" in shown
-    for size in ("rows", "columns"):
-        assert re.search(rf"x +│ \d +│ {size} +│ 0 to any +│ proven", shown), shown
+    for size, most, reason in (
+        ("rows", "any", "nothing in the graph depends on it"),
+        ("columns", "512", "declared: the range of 'columns'"),
+    ):
+        row = rf"x +│ \d +│ {size} +│ 0 to {most} +│ proven +│ refused +│ {reason} +│"
+        assert re.search(row, shown), shown
+    assert "guard  columns <= 512  [declared: the range of 'columns']\n" in shown
     assert "float32[rows, columns]" in shown
     assert "1 generated kernel" in shown and "softmax" not in shown  # it is made of simpler operators
 
