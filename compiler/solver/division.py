@@ -12,7 +12,7 @@ from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import ZERO, const, equal
 from dlcb.compiler.solver import polynomial
 from dlcb.compiler.solver.pattern import Name, any_of
-from dlcb.compiler.solver.polynomial import Polynomial, add, constant, scale, subtract, to_expr
+from dlcb.compiler.solver.polynomial import Polynomial, add, constant, subtract, to_expr
 from dlcb.compiler.solver.prove import Knowledge
 from dlcb.compiler.solver.rule import Rule, RuleSet
 
@@ -97,36 +97,39 @@ def _shared_factors(p: Polynomial, d: Polynomial) -> Iterator[Polynomial]:
         yield found[key]
 
 
-def _nested(know: Knowledge, a: Expr, b: Expr) -> Split | None:
-    """(x//c + k) // b -> (x + k*c) // (c*b), (x % (b*k)) % b -> x % b, (x % (b*k)) // b -> (x//b) % k; b, c >
-    0."""
+def _nested(know: Knowledge, x: Expr) -> Expr | None:
+    """(x//c + k) // b -> (x + k*c) // (c*b) and (x % (b*k)) // b -> (x//b) % k, for b, c > 0."""
+    a, b = x.args
+    if not know.is_coordinate(x):
+        return None
     p = know.polynomial(a)
     inner = [monomial for monomial in p if monomial]
     if len(inner) != 1 or p[inner[0]] != 1 or len(inner[0]) != 1:
         return None
-    (x,), k = inner[0], p.get((), 0)
-    if x.op not in ("floordiv", "mod") or not know.nonnegative(know.polynomial(b)):
+    (atom,), k = inner[0], p.get((), 0)
+    if atom.op not in ("floordiv", "mod") or not know.nonnegative(know.polynomial(b)):
         return None
-    numerator, c = x.args
+    numerator, c = atom.args
     if not know.nonnegative(know.polynomial(c)):
         return None
-    if x.op == "floordiv":
-        return (numerator + c * k) // (c * b), a % b
+    if atom.op == "floordiv":
+        return (numerator + c * k) // (c * b)
     factor, none = polynomial.divide(know.polynomial(c), know.polynomial(b))
     if k or none or not factor or not know.nonnegative(factor):
         return None
-    return (numerator // b) % to_expr(factor), numerator % b
+    return (numerator // b) % to_expr(factor)
 
 
 def _negative(know: Knowledge, a: Expr, b: Expr) -> Split | None:
-    """-p // c -> -((p + c - 1) // c) and -p % c -> c - 1 - (p + c - 1) % c, for a constant c > 0."""
-    if not b.is_const or b.value <= 0:
-        return None
-    p = know.polynomial(a)
+    """-p // c -> -((p + c - 1) // c) and -p % c -> c - 1 - (p + c - 1) % c, for c > 0. If `c` is no constant,
+    only in sizes that are rounded up: the other spelling says more about coordinates."""
+    p, d = know.polynomial(a), know.polynomial(b)
     terms = {monomial: coefficient for monomial, coefficient in p.items() if monomial}
-    if not terms or terms[polynomial.leading(terms)] > 0:
+    if not terms or terms[polynomial.leading(terms)] > 0 or not know.nonnegative(d):
         return None
-    flipped = to_expr(add(scale(p, -1), constant(b.value - 1)))
+    if not b.is_const and (max(terms.values()) > 0 or any(v.op == "index" for v in a.free)):
+        return None
+    flipped = to_expr(add(subtract(d, p), constant(-1)))
     return 0 - flipped // b, b - 1 - flipped % b
 
 
@@ -146,10 +149,38 @@ def _stated_exact(know: Knowledge, x: Expr) -> Expr | None:
             and truth.args[0].args[1] is b
         ):
             exact = know.polynomial(truth.args[0].args[0])
-            quotient, rest = polynomial.divide(p, exact) if exact else ({}, p)
+            if not exact or _circular(exact):
+                continue
+            quotient, rest = polynomial.divide(p, exact)
             if quotient:
                 return to_expr(rest) % b
     return None
+
+
+def _circular(exact: Polynomial) -> bool:
+    """Does the rest of `exact` depend on its leading term, so that the one cannot be rid of by the other?"""
+    lead = set(polynomial.leading(exact))
+    below = {v for atom in lead for v in atom.free}
+    others = {atom for monomial in exact for atom in monomial if atom not in lead}
+    return any(atom.args and not below.isdisjoint(atom.free) for atom in others)
+
+
+def _remainder_within(know: Knowledge, x: Expr) -> Expr | None:
+    """(s*(y % (c*b)) + r) % b -> (s*y + r) % b"""
+    a, b = x.args
+    if not know.is_coordinate(x):
+        return None
+    p, d = know.polynomial(a), know.polynomial(b)
+    replaced = p
+    for atom in polynomial.atoms(p):
+        if atom.op == "mod" and _is_multiple(know.polynomial(atom.args[1]), d):
+            replaced = polynomial.replace(replaced, atom, know.polynomial(atom.args[0]))
+    return None if replaced is p else to_expr(replaced) % b
+
+
+def _is_multiple(p: Polynomial, d: Polynomial) -> bool:
+    quotient, rest = polynomial.divide(p, d)
+    return bool(quotient) and not rest
 
 
 def _exact_terms(know: Knowledge, a: Expr, b: Expr) -> Split | None:
@@ -208,10 +239,12 @@ DIVISION: RuleSet = (
     *_row("exact terms", _exact_terms),
     # a % b -> 0  if b is known to divide a
     Rule("stated remainder", any_of("x", "mod", test=_divides), _stated_exact),
+    # (s*(y % (c*b)) + r) % b -> (s*y + r) % b
+    Rule("remainder within", any_of("x", "mod", test=_divides), _remainder_within, priority=1),
     # (g*s + t) // (g*c) -> s // c  if 0 <= t < g         (g*s + t) % (g*c) -> g*(s % c) + t
     *_row("common factor", _cancel_factor, priority=1),
-    # (x//c + k) // b -> (x + k*c) // (c*b)               (x % (b*k)) % b -> x % b
-    *_row("nested", _nested, priority=1),
+    # (x//c + k) // b -> (x + k*c) // (c*b)
+    Rule("nested", any_of("x", "floordiv", test=_divides), _nested, priority=1),
     # -p // c -> -((p + c - 1) // c)                      -p % c -> c - 1 - (p + c - 1) % c
     *_row("negative", _negative, priority=2),
 )

@@ -12,7 +12,9 @@ from typing import Any
 
 from dlcb.compiler.solver.rule import Rule, RuleSet
 
-STEPS = 2_000_000  # items looked at in an engine's life; 2,000 operators take a hundredth of it
+STEPS = 1_000_000  # in an engine's life; the sizes of 2,000 operators take a thirtieth of it
+STEPS_AT_ONCE = 50_000  # for one expression or statement; a kernel's whole body takes a few thousand
+_DEPTH = 40  # of rules that ask the engine in turn
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,8 @@ class Report:
     """`stopped` is "fixed point" (nothing more applies) or "budget" (more may apply; every result is right,
     if not the simplest).
 
-    `fired`: how often each rule applied; `steps`: items looked at; `seconds`: time inside the engine."""
+    `fired`: how often each rule applied; `steps`: items and proofs looked at; `seconds`: time inside the
+    engine."""
 
     stopped: str
     fired: Mapping[str, int]
@@ -34,29 +37,29 @@ class Report:
 
 
 class Engine:
-    """Applies `rules` to items that have an `op`. `budget` limits the items looked at in its whole life."""
+    """Applies `rules` to items that have an `op`. `budget` limits the steps of its whole life, `at_once`
+    those of one use: what they cut short stays right, and says less."""
 
-    def __init__(self, rules: RuleSet, budget: int = STEPS) -> None:
+    def __init__(self, rules: RuleSet, budget: int = STEPS, at_once: int = STEPS_AT_ONCE) -> None:
         self.rules = tuple(sorted(rules, key=lambda rule: rule.priority))  # stable: a table's own order stays
         names = Counter(rule.name for rule in self.rules)
         if len(names) < len(self.rules):
             raise ValueError(
                 f"rules need different names: {[name for name, count in names.items() if count > 1]}"
             )
-        self.budget = budget
+        self.budget, self.at_once = budget, at_once
         self.fired: Counter[str] = Counter()
         self.steps = 0
         self.exhausted = False
         self._seconds = 0.0
-        self._nesting = 0  # a rule may ask the engine: only the outermost call is timed
+        self._nesting = 0  # a rule may ask the engine: the outermost call is the one use that counts
+        self._until = budget  # the step at which the present use ends
         self._by_head: dict[str, tuple[Rule, ...]] = {}
 
     def rewrite(self, item: Any, context: Any) -> Any | None:
         """What the first applicable rule makes of `item`; None where none applies or the budget is spent."""
-        if self.steps >= self.budget:
-            self.exhausted = True
+        if not self.spend():
             return None
-        self.steps += 1
         rules = self._by_head.get(item.op)
         if rules is None:
             rules = tuple(rule for rule in self.rules if rule.heads is None or item.op in rule.heads)
@@ -68,10 +71,18 @@ class Engine:
                 return replacement
         return None
 
+    def spend(self) -> bool:
+        """Takes a step; False where none is left, or where rules ask each other in a circle."""
+        if self.steps >= self._until or self._nesting > _DEPTH:
+            self.exhausted = True
+            return False
+        self.steps += 1
+        return True
+
     def run(self, items: Iterable[Any], context: Any, settle: Callable[[Any], None]) -> None:
         """Rewrites `items` to a fixed point: a replacement is a sequence of further items, empty where an
         item is discharged; `settle` takes each item to which no rule applies."""
-        with self.timed():
+        with self.use():
             pending = deque(items)
             while pending:
                 item = pending.popleft()
@@ -81,9 +92,9 @@ class Engine:
                 else:
                     pending.extendleft(reversed(replacement))
 
-    def timed(self) -> _Timer:
-        """Counts the time of a `with` block as the engine's."""
-        return _Timer(self)
+    def use(self) -> _Use:
+        """A `with` block that is one use of the engine: its time is counted and its steps are limited."""
+        return _Use(self)
 
     def report(self) -> Report:
         return Report(
@@ -91,13 +102,14 @@ class Engine:
         )
 
 
-class _Timer:
+class _Use:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
     def __enter__(self) -> None:
         if self.engine._nesting == 0:
             self.started = time.perf_counter()
+            self.engine._until = min(self.engine.budget, self.engine.steps + self.engine.at_once)
         self.engine._nesting += 1
 
     def __exit__(self, *error: object) -> None:

@@ -43,6 +43,10 @@ class Knowledge(Protocol):
 
     def stated_about(self, atom: Expr) -> list[Polynomial]: ...
 
+    def spend(self) -> bool:
+        """Takes a step of the budget; False where none is left."""
+        ...
+
 
 @dataclass
 class _Proof:
@@ -60,6 +64,8 @@ def nonnegative(know: Knowledge, p: Polynomial) -> bool:
 
 def _prove(proof: _Proof, p: Polynomial) -> bool:
     proof.fuel -= 1
+    if not proof.know.spend():
+        return False
     p = _decided(proof, p)
     low = _end(proof, p, lower=True)
     if low is not None and low >= 0:

@@ -73,7 +73,7 @@ class Simplifier:
         """An expression equal to `root` wherever the facts hold and `root` has a value."""
         simple = self._simple.get(root)
         if simple is None:
-            with self.engine.timed():
+            with self.engine.use():
                 self._normalise(root)
             simple = self._simple[root]
         return simple
@@ -153,8 +153,12 @@ class Simplifier:
         known = self._proofs.get(key)
         if known is None:
             self._proofs[key] = False  # a proof that needs itself is none
-            known = self._proofs[key] = prove.nonnegative(self, p)
+            with self.engine.use():
+                known = self._proofs[key] = prove.nonnegative(self, p)
         return known
+
+    def spend(self) -> bool:
+        return self.engine.spend()
 
     def is_coordinate(self, e: Expr) -> bool:
         """Whether `e` is made of sizes and indices alone, or of index values that are checked: then 64 bits

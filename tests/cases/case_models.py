@@ -82,6 +82,16 @@ def repeat_and_flip(x):
 
 
 @_module
+def rows_of_three(x):
+    return F.pad(x, (0, 0, 0, (3 - x.shape[0] % 3) % 3)).view(-1, 3, 4) * 2
+
+
+@_module
+def chunks_of_eight(x):
+    return F.pad(x, (0, 0, 0, -x.shape[1] % 8)).view(x.shape[0], -1, 8, x.shape[2]).amax(2)
+
+
+@_module
 def round_to_tens(x):
     return torch.ones(round(x.shape[0], -1)) * x.sum()
 

@@ -28,6 +28,15 @@ def test_W4_a_size_rounded_to_tens(store, n, length):
     assert found.shape == (length,)
 
 
+def test_W4_a_size_padded_to_a_multiple(store):
+    rows = compiled(store, "rows_of_three", {"x": ("n", 4)})
+    chunks = compiled(store, "chunks_of_eight", {"x": ("b", "n", "c")})
+    assert rows.free() | chunks.free() == {"b", "n", "c"}
+    for n in range(1, 31):
+        assert rows.agrees(random(n, 4))[0].shape == (-(-n // 3), 3, 4)
+        assert chunks.agrees(random(2, n, 5))[0].shape == (2, -(-n // 8), 5)
+
+
 def test_W6_nearest_upsampling(store):
     case = compiled(store, "upsampled", {"x": ("b", 1, "h", "w")})
     x = torch.arange(12.0).view(1, 1, 3, 4)

@@ -70,6 +70,26 @@ def test_budget() -> None:
     assert len(settled) == 1  # what is left over settles as it is
 
 
+def test_one_use_has_a_limit_of_its_own() -> None:
+    endless = (row("grow", any_of("x", "add"), lambda context, x: (x + m,)),)
+    engine = Engine(endless, budget=70, at_once=20)
+    for steps in (20, 40, 60, 70, 70):
+        engine.run([n + 1], None, lambda item: None)
+        assert engine.report().steps == steps
+    assert engine.report().stopped == "budget"
+
+
+def test_rules_that_ask_each_other_in_a_circle_end() -> None:
+    def ask(engine: Engine, x: Expr) -> Expr | None:
+        with engine.use():
+            return engine.rewrite(x, engine)
+
+    engine = Engine((row("ask", any_of("x", "add"), ask),))
+    assert engine.rewrite(n + 1, engine) is None
+    assert engine.report().stopped == "budget"
+    assert engine.steps < 100
+
+
 def test_names_must_differ() -> None:
     with pytest.raises(ValueError, match="split"):
         Engine((*TAKE_APART, TAKE_APART[0]))
