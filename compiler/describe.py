@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 
@@ -66,14 +66,16 @@ def describe_signature(
         )
         outputs.append(TensorSpec(name, value.dtype.name, tuple(dims)))
     guards = _guards(captured, solution, bound)
+    padding, fill = _padding(source, every, graphs, guards, whole)
     return Signature(
         inputs,
         tuple(outputs),
         texts,
         guards,
         _batch(every, graphs) if whole else None,
-        _padding(every, graphs, guards, whole),
+        padding,
         _python(reduce(maximum, map(footprint, programs))),
+        fill,
     )
 
 
@@ -146,14 +148,23 @@ def _batch(every: Sequence[Captured], graphs: Sequence[Graph]) -> BatchAxes | No
 
 
 def _padding(
-    every: Sequence[Captured], graphs: Sequence[Graph], guards: Sequence[Guard], whole: bool
-) -> dict[str, str]:
-    """What stands against padding each free size in any of the graphs; where PyTorch itself runs the model
-    nothing is proven."""
-    obstacles: dict[str, str] = {}
-    for graph in graphs:
-        for name, obstacle in padding_obstacles(decompose(graph, keep=WHOLE), {}).items():
-            obstacles[name] = obstacles.get(name) or obstacle
+    source: ModelSource,
+    every: Sequence[Captured],
+    graphs: Sequence[Graph],
+    guards: Sequence[Guard],
+    whole: bool,
+) -> tuple[dict[str, str], dict[str, float]]:
+    """What stands against padding each free size in any of the graphs, and what inputs are filled up with for
+    that; where PyTorch itself runs the model nothing is proven."""
+    expanded = [decompose(graph, keep=WHOLE) for graph in graphs]
+    proofs: list[tuple[dict[str, str], dict[str, float]]] = []
+    for fill in _fills(source):
+        obstacles: dict[str, str] = {}
+        for graph in expanded:
+            for name, obstacle in padding_obstacles(graph, fill).items():
+                obstacles[name] = obstacles.get(name) or obstacle
+        proofs.append((obstacles, fill))
+    obstacles, fill = max(proofs, key=lambda proof: list(proof[0].values()).count(""))
     tied = {name: guard for guard in guards for name in guard.symbols}
     branching = _branching(every)
     return {
@@ -162,7 +173,20 @@ def _padding(
         or ("the program may take another branch at other sizes" if name in branching else "")
         or ("" if whole else "at some sizes PyTorch itself runs the model")
         for name, obstacle in obstacles.items()
+    }, fill
+
+
+def _fills(source: ModelSource) -> Iterator[dict[str, float]]:
+    """What inputs may be filled up with: indices with their least legal value and all else with 0, or one of
+    the masks with 1, since True means padding in some."""
+    least: dict[str, float] = {
+        given.name: given.values[0] if given.values is not None and "int" in given.dtype else 0
+        for given in source.inputs
     }
+    yield least
+    for given in source.inputs:
+        if given.dtype == "bool" or ("int" in given.dtype and given.values == (0, 2)):
+            yield {**least, given.name: 1}
 
 
 def _branching(every: Sequence[Captured]) -> set[str]:

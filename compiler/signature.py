@@ -124,9 +124,9 @@ class BatchAxes:
 class Signature:
     """Inputs, outputs, and what relates them. `output_dims[name]` holds one expression text a dim (None: a
     size known only at run time), or None where even the rank is. `padding` says for each free size of the
-    inputs what stands against filling its axes up at their end; "": proven that nothing does. `memory` is the
-    text of the bytes that a run needs at most beside parameters, inputs and the libraries' own workspaces;
-    "": not known before the run."""
+    inputs what stands against filling its axes up at their end; "": proven that nothing does, where each input
+    is filled up with its value in `fill`. `memory` is the text of the bytes that a run needs at most beside
+    parameters, inputs and the libraries' own workspaces; "": not known before the run."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -135,6 +135,7 @@ class Signature:
     batch: BatchAxes | None = None
     padding: Mapping[str, str] = field(default_factory=dict)
     memory: str = ""
+    fill: Mapping[str, float] = field(default_factory=dict)
 
     def check(self, shapes: Mapping[str, Shape], dtypes: Mapping[str, str]) -> dict[str, int]:
         """Bind every symbol to its size. ContractError when names, dtypes, ranks, sizes, equalities or guards
@@ -246,6 +247,7 @@ class Signature:
                 batch=None if batch is None else BatchAxes(**batch),
                 padding=dict(data.get("padding", {})),
                 memory=data.get("memory", ""),
+                fill=dict(data.get("fill", {})),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ArtifactError(f"not a signature: {error!r}", stage="signature") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 from dlcb.compiler.expr.dag import Expr
@@ -52,12 +53,17 @@ class Reading:
     body: Expr
 
 
+# (extent, coordinate) of each axis of the result: where an operand has the same extent, nothing is broadcast
+_Fitting: TypeAlias = frozenset[tuple[Expr, Expr]]
+
+
 class _Recorder:
     """An operand that notes how it is read.
     One made of coordinates alone (an arange) gives its element as an expression."""
 
-    def __init__(self, number: int, value: Value, reads: dict[Access, int]) -> None:
+    def __init__(self, number: int, value: Value, reads: dict[Access, int], fitting: _Fitting) -> None:
         self.number, self.value, self.type, self.reads = number, value, value.type, reads
+        self.fitting = fitting
         self.name = f"operand {number}"
 
     @property
@@ -72,7 +78,12 @@ class _Recorder:
         return self._read(coordinates, TRUE)
 
     def along(self, i: Sequence[Expr]) -> Expr:
-        return self._read(broadcast_coordinates(self.shape, i), TRUE)
+        trailing = i[len(i) - len(self.shape) :]
+        coordinates = broadcast_coordinates(self.shape, i)
+        fits = [pair in self.fitting for pair in zip(self.shape, trailing, strict=True)]
+        return self._read(
+            [own if fit else c for fit, own, c in zip(fits, trailing, coordinates, strict=True)], TRUE
+        )
 
     def inside(self, coordinates: Sequence[Expr], guard: Expr, otherwise: Expr) -> Expr:
         return where(guard, self._read(coordinates, guard), otherwise)
@@ -128,7 +139,8 @@ def _element(node: Node, out: tuple[Expr, ...], over: tuple[Expr, ...]) -> tuple
     """What the node's rule makes of these coordinates, and what it reads for that."""
     assert node.op.at is not None
     reads: dict[Access, int] = {}
-    operands = [_Recorder(k, value, reads) for k, value in enumerate(node.inputs)]
+    fitting = frozenset(zip(node.result.shape, out, strict=True))
+    operands = [_Recorder(k, value, reads, fitting) for k, value in enumerate(node.inputs)]
     return node.op.at(out, over, *operands, **node.attributes), tuple(reads)
 
 

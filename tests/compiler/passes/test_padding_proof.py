@@ -16,14 +16,14 @@ from dlcb.compiler.expr.node import as_expr, evaluate
 from dlcb.compiler.ir import reference
 from dlcb.compiler.ir.graph import Graph, Value
 from dlcb.compiler.passes.decompose import decompose
-from dlcb.compiler.passes.independence import WHOLE, padding_obstacles
+from dlcb.compiler.passes.padding import WHOLE, padding_obstacles
 
 Step = Callable[[Program, Value], Value]
 WIDTH = 4
 
 
 def obstacles(graph: Graph) -> dict[str, str]:
-    return padding_obstacles(decompose(graph, keep=WHOLE))
+    return padding_obstacles(decompose(graph, keep=WHOLE), {})
 
 
 def positions(p: Program, x: Value) -> Value:
