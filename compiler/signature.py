@@ -6,7 +6,8 @@ ContractError that names the input, the axis, the broken rule and the nearest le
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 from dlcb.compiler.errors import ArtifactError, ContractError
 
 Shape = Sequence[int]
+NAME_SHOWN = 60  # characters of a client's name in a message
+NEAREST = 0.5  # of two names' likeness, from which on one may have been meant
 
 _ALLOWED_NODES = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.Name, ast.Load, ast.Constant,
@@ -124,9 +127,9 @@ class BatchAxes:
 class Signature:
     """Inputs, outputs, and what relates them. `output_dims[name]` holds one expression text a dim (None: a
     size known only at run time), or None where even the rank is. `padding` says for each free size of the
-    inputs what stands against filling its axes up at their end; "": proven that nothing does, where each input
-    is filled up with its value in `fill`. `memory` is the text of the bytes that a run needs at most beside
-    parameters, inputs and the libraries' own workspaces; "": not known before the run."""
+    inputs what stands against filling its axes up at their end; "": proven that nothing does, where each
+    input is filled up with its value in `fill`. `memory` is the text of the bytes that a run needs at most
+    beside parameters, inputs and the libraries' own workspaces; "": not known before the run."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -140,20 +143,13 @@ class Signature:
     def check(self, shapes: Mapping[str, Shape], dtypes: Mapping[str, str]) -> dict[str, int]:
         """Bind every symbol to its size. ContractError when names, dtypes, ranks, sizes, equalities or guards
         break."""
-        names = {spec.name for spec in self.inputs}
-        for name in shapes:
-            if name not in names:
-                raise ContractError(
-                    f"unexpected input '{name}'; the model takes {_listed(names)}", stage="signature"
-                )
+        names = [spec.name for spec in self.inputs]
+        if shapes.keys() != set(names):
+            raise ContractError(wrong_names(shapes, names, "the model"), stage="signature")
         bound: dict[str, int] = {}
         places: dict[str, str] = {}
         for spec in self.inputs:
             name = spec.name
-            if name not in shapes:
-                raise ContractError(
-                    f"missing input '{name}'; the model takes {_listed(names)}", stage="signature"
-                )
             if dtypes[name] != spec.dtype:
                 raise ContractError(
                     f"input '{name}' is {dtypes[name]}, expected {spec.dtype}", stage="signature"
@@ -258,8 +254,22 @@ def describe(dims: Sequence[Dim | int]) -> str:
     return f"[{', '.join(dim.symbol if isinstance(dim, Dim) else str(dim) for dim in dims)}]"
 
 
-def _listed(names: set[str]) -> str:
-    return ", ".join(f"'{name}'" for name in sorted(names)) or "no inputs"
+def wrong_names(given: Iterable[str], expected: Sequence[str], who: str) -> str:
+    """What to say of inputs whose names are not those that `who` takes: the first that is unknown, with the
+    name that may have been meant, else the first that is missing."""
+    found = list(given)
+    missing = [name for name in expected if name not in found]
+    unknown = next((name for name in found if name not in expected), None)
+    takes = f"{who} takes {_listed(expected)}"
+    if unknown is None:
+        return f"missing input '{missing[0]}'; {takes}"
+    nearest = difflib.get_close_matches(unknown, missing, 1, NEAREST)
+    meant = f", did you mean '{nearest[0]}'?" if nearest else ";"
+    return f"unexpected input '{unknown[:NAME_SHOWN]}'{meant} {takes}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names) or "no inputs"
 
 
 def _tensor(entry: Mapping[str, Any]) -> TensorSpec:

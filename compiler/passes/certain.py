@@ -1,6 +1,6 @@
-"""What a scalar expression is whatever the data: zero times anything, minus infinity plus anything, a branch whose
-condition is known. Infinities and NaN in the data are left out of account: a proof that rests on this holds where
-there are none."""
+"""What a scalar expression is whatever the data: zero times anything, minus infinity plus anything, a branch
+whose condition is known. Infinities and NaN in the data are left out of account: a proof that rests on this
+holds where there are none."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Scalar: TypeAlias = bool | int | float
 
 
 def certain(expression: Expr, loaded: Callable[[int], Scalar | None]) -> Scalar | None:
-    """The number that `expression` is, or None where it depends on what is not known. `loaded(place)` says what
-    a load with the constant offset `place` gives, None where that is not known."""
+    """The number that `expression` is, or None where it depends on what is not known. `loaded(place)` says
+    what a load with the constant offset `place` gives, None where that is not known."""
     found: dict[Expr, Scalar | None] = {}
     for node in toposort([expression]):
         args = [found[arg] for arg in node.args]

@@ -1,5 +1,5 @@
-"""A proof about the sizes of a program, on which the server's batching rests: that rows of the outputs depend on
-the same rows of the inputs alone, so that requests may be stacked.
+"""A proof about the sizes of a program, on which the server's batching rests: that rows of the outputs depend
+on the same rows of the inputs alone, so that requests may be stacked.
 
 The operators' coordinate rules are the evidence; an operator without one (PyTorch runs it) ends a proof that
 it touches."""
@@ -23,10 +23,11 @@ def batch_axes(graph: Graph) -> BatchAxes | None:
     or None where no size variable is proven to be one.
 
     A size variable is a batch size when every operator reads its row-carrying operands at its own row and
-    uses neither the row nor the batch size for anything else. An axis that merges the batch with others carries
-    rows as well, at `(outer * batch + row) * each + rest`: by induction over the nodes an element then depends
-    on its row, `outer`, `rest` and its other coordinates alone, however many rows there are. Which of the
-    merged axes are outer does not show in a shape, so each way is tried, and one must fit all reads."""
+    uses neither the row nor the batch size for anything else. An axis that merges the batch with others
+    carries rows as well, at `(outer * batch + row) * each + rest`: by induction over the nodes an element
+    then depends on its row, `outer`, `rest` and its other coordinates alone, however many rows there are.
+    Which of the merged axes are outer does not show in a shape, so each way is tried, and one must fit all
+    reads."""
     for candidate in dict.fromkeys(s for value in graph.inputs for s in value.shape if s.op == "size"):
         if graph.system.simplify(candidate) is not candidate:
             continue

@@ -1,8 +1,9 @@
-"""A proof about the sizes of a program, on which the server's padding rests: that filling an axis up at its end
-with given values changes nothing that was there before, so that requests of different lengths may share a batch.
+"""A proof about the sizes of a program, on which the server's padding rests: that filling an axis up at its
+end with given values changes nothing that was there before, so that requests of different lengths may share a
+batch.
 
-The operators' coordinate rules are the evidence; an operator without one (PyTorch runs it) ends the proof where
-it touches it. What stands in the way is named with its source line."""
+The operators' coordinate rules are the evidence; an operator without one (PyTorch runs it) ends the proof
+where it touches it. What stands in the way is named with its source line."""
 
 from __future__ import annotations
 
@@ -36,11 +37,11 @@ def padding_obstacles(graph: Graph, fill: Mapping[str, float]) -> dict[str, str]
     their values in `fill`, or with anything where they have none.
 
     Harmless means: the elements that were there before keep their values, at their coordinates. By induction
-    over the nodes they do when no operator uses the size for anything but to end its loops, since it then reads
-    the same elements of its operands, all of which were there; and when each reduction that runs over what was
-    added meets its fold's identity there, as each attention meets a masked key. Positions may be used, since
-    what is added comes last. On an axis that merges the size with outer ones coordinates move, so there they are
-    compared by their parts."""
+    over the nodes they do when no operator uses the size for anything but to end its loops, since it then
+    reads the same elements of its operands, all of which were there; and when each reduction that runs over
+    what was added meets its fold's identity there, as each attention meets a masked key. Positions may be
+    used, since what is added comes last. On an axis that merges the size with outer ones coordinates move, so
+    there they are compared by their parts."""
     sizes = dict.fromkeys(size for value in graph.inputs for size in value.shape if size.op == "size")
     return {size.value: _Proof(size, graph, fill).obstacle() for size in sizes}
 
@@ -63,9 +64,7 @@ class _Proof:
         self.size, self.graph, self.fill = size, graph, fill
         self.system: System = graph.system
         self.apart: dict[Value, _Layout] = {}  # values whose elements move
-        self.changed: dict[
-            Value, Node
-        ] = {}  # made of coordinates alone: the bodies of their readers show them
+        self.changed: dict[Value, Node] = {}  # made of coordinates alone: shows in their readers' bodies
 
     def obstacle(self) -> str:
         if self.system.simplify(self.size) is not self.size:
@@ -121,8 +120,8 @@ class _Proof:
     # ---- where elements are
 
     def _layouts(self, node: Node) -> Iterator[_Layout]:
-        """The ways in which the axes of a node's result may be taken apart, so that what lies within each grows
-        at its end."""
+        """The ways in which the axes of a node's result may be taken apart, so that what lies within each
+        grows at its end."""
         sources = []
         for value in node.inputs:
             shape, apart = simple(value.shape, self.system), self.apart.get(value, {})
@@ -171,8 +170,8 @@ class _Proof:
         return found is not None and found == identity
 
     def _attends_to_nothing_more(self, node: Node) -> bool:
-        """Attention keeps its rows where it looks at no key that is added: a masked key's value counts 0 times,
-        which is 0 as long as padding makes no infinity."""
+        """Attention keeps its rows where it looks at no key that is added: a masked key's value counts 0
+        times, which is 0 as long as padding makes no infinity."""
         query, key, value, *mask = (simple(operand.shape, self.system) for operand in node.inputs)
         batch = query[:-2]
         if not (key[:-2] == value[:-2] == batch):
@@ -202,8 +201,8 @@ class _Proof:
     def _element(
         self, value: Value, at: Sequence[Expr], beyond: _Beyond, known: dict[tuple, Scalar | None]
     ) -> Scalar | None:
-        """What the element of `value` is at coordinates `at`, where they lie beyond what was there; None where
-        that depends on data, or on the size."""
+        """What the element of `value` is at coordinates `at`, where they lie beyond what was there; None
+        where that depends on data, or on the size."""
         at = tuple(self.system.simplify(c) for c in at)
         key = (value, at)
         if key in known or len(known) > _FARTHEST:

@@ -1,5 +1,6 @@
-"""What both proofs about sizes ask of shapes and expressions. An axis that merges a size with others is seen as
-the axes that it was merged from: `outer` and what lies within; which they are is tried from the operands."""
+"""What both proofs about sizes ask of shapes and expressions. An axis that merges a size with others is seen
+as the axes that it was merged from: `outer` and what lies within; which they are is tried from the
+operands."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import ONE
+from dlcb.compiler.expr.node import ONE, product
 from dlcb.compiler.ir.op import Shape
 from dlcb.compiler.shapes.system import System
 
@@ -21,16 +22,15 @@ def splits(
     extent: Expr, sources: Iterable[tuple[Shape, int, Expr]], system: System
 ) -> Iterator[tuple[Expr, Expr]]:
     """(outer, within) whose product is `extent`, as a reshape may have merged it. Each of `sources` is an
-    operand's (shape, axis, outer): there the size lies on `axis`, behind `outer` elements of the same axis, and
-    a merging puts those of axes before it in front. (1, extent) is always tried, and is the last."""
+    operand's (shape, axis, outer): there the size lies on `axis`, behind `outer` elements of the same axis,
+    and a merging puts those of axes before it in front. (1, extent) is always tried, and is the last."""
     found: dict[Expr, None] = {}
     if extent is ONE:
         sources = ()
     for shape, axis, outer in sources:
         found.setdefault(outer)
-        for before in reversed(shape[:axis]):
-            outer = system.simplify(before * outer)
-            found.setdefault(outer)
+        for first in reversed(range(axis)):
+            found.setdefault(system.simplify(product(shape[first:axis]) * outer))
     for outer in found:
         within = system.simplify(extent // outer) if outer is not ONE else extent
         if outer is not ONE and system.simplify(outer * within) is extent:
