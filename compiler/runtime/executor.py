@@ -99,9 +99,9 @@ class Executor:
         return sum(prod(concrete.views[name].shape) * kinds[name].itemsize for name in self._outputs)
 
     def twin(self, plan: Plan, memory: SharedArena) -> Plan:
-        """The same plan prepared again, for the stream that is current now and an arena of its own;
-        it is not kept in the cache."""
-        around = replace(self.around, memory=memory)
+        """The same plan prepared again, hot, for the stream that is current now and an arena of its own; it
+        is not kept in the cache."""
+        around = replace(self.around, memory=memory, hot=True)
         return Plan(plan.concrete, around, self._externals[-1], len(self._input_names), self._outputs)
 
     def is_cached(self, shapes: Shapes) -> bool:

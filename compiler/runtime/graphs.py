@@ -17,7 +17,7 @@ from dlcb.compiler.runtime.memory import SharedArena
 from dlcb.compiler.runtime.plan import Plan
 from dlcb.compiler.runtime.types import TORCH
 
-_WARM_RUNS = 3  # more than the plain calls that `thunks.library` makes before it plans a fused one
+_WARM_RUNS = 2  # the first of a hot plan is when libraries plan their calls
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ class Recorder:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.no_grad(), torch.cuda.stream(self._stream):
             twin = executor.twin(plan, self._memory)  # launches belong to a stream
-            for _ in range(_WARM_RUNS):  # libraries set themselves up in their first calls on a stream
+            for _ in range(_WARM_RUNS):
                 twin.start(inputs)
                 twin.show()
             self._stream.synchronize()

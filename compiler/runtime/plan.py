@@ -41,14 +41,16 @@ _NO_GENERATION = -1  # of an arena: none is of it
 @dataclass(frozen=True)
 class Surroundings:
     """What plans of one program need beside the sizes. `parameters` by buffer name, aligned to 64 bytes;
-    `functions` gives a kernel's entry point; `bind` prepares a library or eager call."""
+    `functions` gives a kernel's entry point; `bind` prepares a library or eager call, told whether plans are
+    `hot`: worth whatever it takes to prepare them."""
 
     device: Device
     memory: SharedArena
     functions: Callable[[str], Any]
     parameters: Mapping[str, torch.Tensor]
-    bind: Callable[[ConcreteCall], Binder]
+    bind: Callable[[ConcreteCall, bool], Binder]
     definitions: tuple[Definition, ...] = ()
+    hot: bool = False
 
 
 class Recorded(Protocol):
@@ -93,7 +95,8 @@ class Plan:
         # what a run costs the host, in launches of kernels: PyTorch's dispatch makes a call dearer
         self.launches = sum(step is not None for step in concrete.steps) + len(calls)
         # a run only enqueues work: it looks at no index and reads no size on the way
-        self.recordable = not concrete.segment.binds and not any(call.checks for call in calls)
+        waits = any(c.checks or (isinstance(c, EagerCall) and c.reads_numbers) for c in calls)
+        self.recordable = not concrete.segment.binds and not waits
         self._outputs = tuple(builder.output(name) for name in outputs)
 
     def fits(self, around: Surroundings) -> bool:
@@ -264,7 +267,7 @@ class _Builder:
     def _call(self, call: ConcreteCall) -> None:
         for checked, limits in zip(call.call.checks, call.ranges, strict=True):
             self.steps.append(self._index_check(checked.tensor, checked.check, limits))
-        bind = self.around.bind(call)
+        bind = self.around.bind(call, self.around.hot)
         operands = [self._operand(name) for name in call.call.inputs]
         known = [operand for operand in operands if isinstance(operand, torch.Tensor)]
         fixed = len(known) == len(operands)

@@ -23,9 +23,12 @@ _met: dict[tuple[int, torch.Size], int] = {}
 
 class ImageConvolution:
     """One step of a plan: called with operands, it gives the call on them. With `constant_weights` all calls
-    have the same weights and bias, and images of one shape: the weights may be packed for it."""
+    have the same weights and bias, and images of one shape: the weights may be packed for it. `hot`: so many
+    calls follow that the first may plan them."""
 
-    def __init__(self, attributes: Mapping[str, Any], constant_weights: bool = False) -> None:
+    def __init__(
+        self, attributes: Mapping[str, Any], constant_weights: bool = False, hot: bool = False
+    ) -> None:
         self._geometry = (
             attributes["stride"],
             attributes["padding"],
@@ -37,6 +40,7 @@ class ImageConvolution:
         self._constant = constant_weights
         self._weights: tuple[torch.Tensor, torch.Tensor | None] | None = None  # and bias
         self._packs = constant_weights
+        self._hot = hot
         self._packed: onednn.Packed | None = None
 
     def __call__(
@@ -80,7 +84,7 @@ class ImageConvolution:
     ) -> torch.Tensor:
         # cuDNN plans a fused call at a new shape for twice as long as a plain one:
         # worth it for shapes that come again.
-        if not self._relu or is_new((weight.data_ptr(), x.shape), PLAIN_CALLS):
+        if not self._relu or not (self._hot or was_met((weight.data_ptr(), x.shape), PLAIN_CALLS)):
             return self._plain(x, weight, bias, residual)
         if residual is None:
             y = torch.cudnn_convolution_relu(x, weight, bias, *self._geometry)
@@ -97,18 +101,18 @@ class ImageConvolution:
     ) -> torch.Tensor:
         if self._packed is not None:
             return self._clipped(self._packed(x, bias, residual))
-        if self._packs and not is_new((weight.data_ptr(), x.shape), UNPACKED_CALLS):
+        if self._packs and was_met((weight.data_ptr(), x.shape), UNPACKED_CALLS):
             self._packed = onednn.pack(x, weight, *self._geometry)
             self._packs = False  # tried
         return self._plain(x, weight, bias, residual)
 
 
-def is_new(place: tuple[int, torch.Size], calls: int) -> bool:
-    """Whether a convolution, by its weights, has met a shape less than so many times; counts this time."""
+def was_met(place: tuple[int, torch.Size], calls: int) -> bool:
+    """Whether a convolution, by its weights, has met a shape so many times; counts this time if not."""
     met = _met.get(place, 0)
     if met >= calls:
-        return False
+        return True
     if len(_met) >= _MOST_MET:
         _met.clear()
     _met[place] = met + 1
-    return True
+    return False

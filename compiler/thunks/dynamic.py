@@ -101,7 +101,7 @@ def _given(parameters: Tensors, name: str, program: Program) -> torch.Tensor:
         ) from None
 
 
-def _binder(device: Device, program: Program) -> Callable[[ConcreteCall], Binder]:
+def _binder(device: Device, program: Program) -> Callable[[ConcreteCall, bool], Binder]:
     parameters = {buffer.name for buffer in program.parameters}
     constants = {
         tensor.name
@@ -110,11 +110,11 @@ def _binder(device: Device, program: Program) -> Callable[[ConcreteCall], Binder
         if tensor.buffer in parameters
     }
 
-    def of(concrete: ConcreteCall) -> Binder:
+    def of(concrete: ConcreteCall, hot: bool) -> Binder:
         call, attributes = concrete.call, concrete.attributes
         if isinstance(call, EagerCall):
             return lambda operands, out: eager.bind(call.target, attributes, operands, device.torch_device)
-        return library.binder(call.operator, attributes, [name in constants for name in call.inputs])
+        return library.binder(call.operator, attributes, [name in constants for name in call.inputs], hot)
 
     return of
 

@@ -14,6 +14,7 @@ import torch
 from dlcb.compiler.errors import UnsupportedOperator
 from dlcb.compiler.runtime.calls import Binder
 from dlcb.compiler.runtime.types import TORCH
+from dlcb.compiler.thunks.attention import UnplannedAttention
 from dlcb.compiler.thunks.convolution import ImageConvolution
 from dlcb.compiler.thunks.rounding import cast_evenly
 
@@ -36,12 +37,14 @@ def bind(
     return row(operands, attributes, out)
 
 
-def binder(operator: str, attributes: Mapping[str, Any], constant: Sequence[bool]) -> Binder:
-    """How one step of a plan binds its calls; `constant` says which operands are the same in all of them."""
+def binder(operator: str, attributes: Mapping[str, Any], constant: Sequence[bool], hot: bool) -> Binder:
+    """How one step of a plan binds its calls. `constant` says which operands are the same in all of them;
+    `hot` that so many calls follow that a library may plan them for as long as it likes."""
     if operator == "convolution_nhwc":
         weights = constant[1 : len(constant) - bool(attributes.get("residual"))]
-        return ImageConvolution(attributes, constant_weights=all(weights))
-    return partial(bind, operator, attributes)
+        return ImageConvolution(attributes, constant_weights=all(weights), hot=hot)
+    bound = partial(bind, operator, attributes)
+    return UnplannedAttention(bound) if operator == "attention" and not hot else bound
 
 
 def _linear(
