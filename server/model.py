@@ -120,7 +120,7 @@ class ServedModel:
             self.all_outputs[False] = [(spec.name, False) for spec in signature.outputs]
         self.padding, self.unpadded = None, ""
         if self.stacks:
-            self.padding, self.unpadded = choose(signature, self.source, self.batching.mask)
+            self.padding, self.unpadded = choose(signature, self.batching.mask)
         self.footprint = footprint_of(signature)
         self.largest = self._largest()
         self.admitted.clear()

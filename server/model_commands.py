@@ -202,7 +202,7 @@ def _page() -> Console:
 
 def _as_configured(report: Report, signature: Signature, source: ModelSource, batching: Batching) -> Report:
     """The report, and with the proofs about batching what the configuration makes of them."""
-    chosen = choose(signature, source, batching.mask) if batching.stacks else (None, "")
+    chosen = choose(signature, batching.mask) if batching.stacks else (None, "")
     return replace(report, batching=(*report.batching, *declared_lines(batching, *chosen)))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dlcb.compiler import Dim, ModelSource, Signature
+from dlcb.compiler import Dim, Signature
 from dlcb.compiler.signature import symbols_of
 from dlcb.server.errors import ServerError
 from dlcb.server.settings import Batching
@@ -23,7 +23,8 @@ class PaddingError(ServerError):
 @dataclass(frozen=True)
 class Padding:
     """The sizes that are padded, and the axes of each input that have one; `values` is what fills each input
-    up: 0 in the mask, a legal value elsewhere. `mask` is "" where the compiler proved that none is needed."""
+    up: what hides padding in the mask, a legal value elsewhere. `mask` is "" where the compiler proved that
+    none is needed."""
 
     symbols: Sequence[str]
     mask: str
@@ -42,15 +43,15 @@ class Padding:
         return Padding(**data)
 
 
-def choose(signature: Signature, source: ModelSource, mask: str | None) -> tuple[Padding | None, str]:
+def choose(signature: Signature, mask: str | None) -> tuple[Padding | None, str]:
     """How requests are padded, and why not behind the declared `mask` where that cannot work: then what the
     compiler proved, which needs no mask, is still used."""
     if mask is None:
-        return proven(signature, source), ""
+        return proven(signature), ""
     try:
-        return masked(signature, source, mask), ""
+        return masked(signature, mask), ""
     except PaddingError as error:
-        return proven(signature, source), str(error)
+        return proven(signature), str(error)
 
 
 def declared_lines(batching: Batching, padding: Padding | None, unpadded: str) -> list[str]:
@@ -67,8 +68,9 @@ def declared_lines(batching: Batching, padding: Padding | None, unpadded: str) -
     return [*lines, f"not padded: {unpadded}"] if unpadded else lines
 
 
-def masked(signature: Signature, source: ModelSource, mask: str) -> Padding:
-    """How requests may be padded when `mask` is 0 at padding. PaddingError when that cannot work."""
+def masked(signature: Signature, mask: str) -> Padding:
+    """How requests may be padded when `mask` is 0 at padding, or 1 where the compiler found that to hide it.
+    PaddingError when that cannot work."""
     batch = signature.batch
     specs = {spec.name: spec for spec in signature.inputs}
     if batch is None:
@@ -97,10 +99,10 @@ def masked(signature: Signature, source: ModelSource, mask: str) -> Padding:
         for text in texts:
             if text is not None and text != symbol and symbol in symbols_of(text):
                 raise PaddingError(f"output '{spec.name}' has the dim {text}, which cannot be cut back")
-    return _padding(signature, source, free, mask)
+    return _padding(signature, free, mask)
 
 
-def proven(signature: Signature, source: ModelSource) -> Padding | None:
+def proven(signature: Signature) -> Padding | None:
     """How requests may be padded by the compiler's proof alone; None where it proved nothing of use."""
     batch = signature.batch
     texts = [text for dims in signature.output_dims.values() for text in dims or (None,)]
@@ -114,21 +116,19 @@ def proven(signature: Signature, source: ModelSource) -> Padding | None:
         and name != batch.symbol
         and not any(_axes(signature, given, [name]) for given in rowless)
     ]
-    padding = _padding(signature, source, symbols, "")
+    padding = _padding(signature, symbols, "")
     return padding if padding.input_axes else None
 
 
-def _padding(signature: Signature, source: ModelSource, symbols: Sequence[str], mask: str) -> Padding:
+def _padding(signature: Signature, symbols: Sequence[str], mask: str) -> Padding:
     assert signature.batch is not None
-    declared = {entry.name: entry for entry in source.inputs}
+    unproven = any(signature.padding.get(symbol, "unknown") for symbol in symbols)
     input_axes, values = {}, {}
     for name in signature.batch.input_axes:
         axes = _axes(signature, name, symbols)
         if axes:
-            given = declared[name]
-            index = given.values is not None and "int" in given.dtype and name != mask
             input_axes[name] = axes
-            values[name] = given.values[0] if given.values is not None and index else 0
+            values[name] = 0 if name == mask and unproven else signature.fill.get(name, 0)
     return Padding(symbols, mask, input_axes, values)
 
 

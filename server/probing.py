@@ -53,7 +53,7 @@ def _probe_at(model: Any, source: ModelSource, shape_of_any_rank: Sequence[int])
 
 
 def check_padding(model: Any, source: ModelSource, padding: Padding) -> None:
-    """PaddingError when rows padded to the longest, with random legal values under a mask of 0, else with
+    """PaddingError when rows padded to the longest, with random legal values behind a mask, else with
     what requests are padded with, give other results than each row alone."""
     signature: Signature = model.signature
     assert signature.batch is not None
@@ -108,7 +108,7 @@ def _requests(signature: Signature) -> int:
 def _row(
     signature: Signature, source: ModelSource, padding: Padding, number: int, draw: numpy.random.Generator
 ) -> dict[str, numpy.ndarray] | None:
-    """One row with random legal values, all of it under the mask; None where its sizes do not go together."""
+    """One row with random legal values, which a mask all shows; None where its sizes do not go together."""
     assert signature.batch is not None
     arrays = {}
     for spec in signature.inputs:
@@ -123,7 +123,9 @@ def _row(
                 shape.append(dim.nearest(1 if dim.symbol == signature.batch.symbol else PROBE_SIZE))
         mask = spec.name == padding.mask
         arrays[spec.name] = (
-            numpy.ones(shape, BY_DTYPE[spec.dtype].array) if mask else _values(spec, source, shape, draw)
+            numpy.full(shape, 1 - padding.values[spec.name], BY_DTYPE[spec.dtype].array)
+            if mask
+            else _values(spec, source, shape, draw)
         )
     try:
         signature.check(_shapes(arrays), {spec.name: spec.dtype for spec in signature.inputs})
