@@ -11,6 +11,7 @@ from functools import reduce
 
 from dlcb.compiler.bridge.captured import Captured
 from dlcb.compiler.bridge.ranks import Ranks
+from dlcb.compiler.bridge.untraced import Untraced
 from dlcb.compiler.bridge.verdicts import DimVerdict
 from dlcb.compiler.errors import CaptureError
 from dlcb.compiler.expr.dag import Expr
@@ -325,6 +326,13 @@ def any_rank_signature(source: ModelSource, ranks: Ranks) -> Signature:
         )
     outputs = tuple(TensorSpec(name, dtype, None) for name, dtype in zip(source.outputs, dtypes, strict=True))
     return Signature(inputs, outputs, {name: None for name in source.outputs})
+
+
+def untraced_signature(source: ModelSource, found: Untraced) -> Signature:
+    """The signature of a model that PyTorch runs as it is: what was declared, and the outputs' types."""
+    return any_rank_signature(
+        replace(source, inputs=found.inputs, outputs=found.outputs), Ranks(found.dtypes, (), ())
+    )
 
 
 def describe_ranks(ranks: Ranks) -> Report:

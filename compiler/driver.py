@@ -6,6 +6,7 @@ that a worker loads come out. Each stage has a spoken name, seen again in progre
 from __future__ import annotations
 
 import gc
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,11 +21,18 @@ from dlcb.compiler.artifact import Artifact
 from dlcb.compiler.bridge.capture import load_module, load_program
 from dlcb.compiler.bridge.generalize import Captured, generalize
 from dlcb.compiler.bridge.ranks import is_any_rank, survey
+from dlcb.compiler.bridge.untraced import Untraced, untraced
 from dlcb.compiler.build import Builder
 from dlcb.compiler.build.toolchain import calls, toolchain
 from dlcb.compiler.check import check
-from dlcb.compiler.describe import any_rank_signature, describe_ranks, describe_report, describe_signature
-from dlcb.compiler.errors import ArtifactError
+from dlcb.compiler.describe import (
+    any_rank_signature,
+    describe_ranks,
+    describe_report,
+    describe_signature,
+    untraced_signature,
+)
+from dlcb.compiler.errors import ArtifactError, CaptureError, UnsupportedOperator
 from dlcb.compiler.host.lower import lower
 from dlcb.compiler.ir import text
 from dlcb.compiler.kgen import generate
@@ -42,6 +50,8 @@ from dlcb.compiler.thunks.model import CompiledModel
 from dlcb.kernel_cache import Store
 
 __all__ = ["Compilation", "CompiledModel", "compile_model", "load_model", "options_for"]
+
+logger = logging.getLogger("dlcb.compiler.driver")
 
 Progress = Callable[[str, float], None]  # stage name, share of the whole that is done
 # on the CPU it gains little, and its attention gives 0 for a query of NaN without a mask, NaN with one
@@ -155,7 +165,11 @@ def _compile(
     with clock("capture"):
         module = _load(source)
     with clock("generalise"):
-        captured = generalize(source, module, options)
+        captured = _generalized(source, module, options)
+    if isinstance(captured, Untraced):
+        report = Report("eager", seconds=clock.seconds, quarantined=captured.why)
+        artifact = Artifact(untraced_signature(source, captured), report, quarantined=captured.why)
+        return artifacts.put(artifact, source, store), artifact
     artifact = compile_captured(source, captured, store, options, clock)
     with clock("publish"):
         placed = place(artifact, source, captured.all_parameters, store)
@@ -171,6 +185,21 @@ def _compile(
         signature = replace(artifact.signature, batch=None, padding={})
         artifact = replace(artifact, report=replace(report, tier="eager"), signature=signature)
     return artifacts.put(artifact, source, store), artifact
+
+
+def _generalized(
+    source: ModelSource, module: nn.Module | ExportedProgram, options: CompileOptions
+) -> Captured | Untraced:
+    """A model that cannot be traced, though it runs, is PyTorch's; a contradiction to what was declared is
+    an error."""
+    try:
+        return generalize(source, module, options)
+    except (CaptureError, UnsupportedOperator) as error:
+        if isinstance(module, ExportedProgram):
+            raise
+        found = untraced(source, module, error)
+        logger.error("%s is served by eager PyTorch: %s", source.name, found.why)
+        return found
 
 
 def compile_captured(

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from torch.utils import _pytree as pytree
 
 from dlcb.compiler.signature import Dim, Signature
 from dlcb.compiler.source import ModelSource
@@ -144,15 +145,13 @@ class Reference:
 
 
 def as_tuple(outputs: object) -> tuple[torch.Tensor, ...]:
-    """A module's outputs as a flat tuple:
-    a tensor, or tensors in tuples, lists and dictionaries in their order."""
-    if isinstance(outputs, torch.Tensor):
-        return (outputs,)
-    if isinstance(outputs, Mapping):
-        outputs = tuple(outputs.values())
-    if isinstance(outputs, (tuple, list)):
-        return tuple(itertools.chain.from_iterable(as_tuple(item) for item in outputs))
-    raise TypeError(f"expected tensors as outputs, found {type(outputs).__name__}")
+    """A module's outputs as a flat tuple: tensors in tuples, lists, dictionaries and what else PyTorch
+    flattens, in their order. None is left out."""
+    leaves = [leaf for leaf in pytree.tree_leaves(outputs) if leaf is not None]
+    for leaf in leaves:
+        if not isinstance(leaf, torch.Tensor):
+            raise TypeError(f"expected tensors as outputs, found {type(leaf).__name__}")
+    return tuple(leaves)
 
 
 def compare(

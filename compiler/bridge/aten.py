@@ -3,12 +3,20 @@ or whose row refuses, becomes an eager node."""
 
 from __future__ import annotations
 
-from dlcb.compiler.bridge import aten_network, aten_pointwise, aten_reduce, aten_shape, aten_write
+from dlcb.compiler.bridge import (
+    aten_network,
+    aten_pointwise,
+    aten_reduce,
+    aten_shape,
+    aten_split,
+    aten_write,
+)
 from dlcb.compiler.bridge.emit import Row
 
 ROWS: dict[str, Row] = {
     **aten_pointwise.ROWS,
     **aten_shape.ROWS,
+    **aten_split.ROWS,
     **aten_reduce.ROWS,
     **aten_network.ROWS,
     **aten_write.ROWS,

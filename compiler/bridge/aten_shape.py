@@ -3,7 +3,6 @@ expressions where the traces showed that they follow an input; views become thei
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -201,46 +200,6 @@ def _select(e: Emit, x: Value, axis: int, index: Size) -> Value:
     if isinstance(index, int) and index < 0:
         index = x.shape[axis] + index
     return e.apply(ops.select, x, axis=axis, index=as_expr(index))
-
-
-def _unbind(e: Emit, x: Value, axis: int = 0) -> list[Value]:
-    axis = e.axis(axis, x.rank)
-    return [
-        _select(e, x, axis, k)
-        for k in range(e.literal(x.shape[axis], f"the size of the unbound axis {axis}"))
-    ]
-
-
-def _pieces(e: Emit, x: Value, sizes: Sequence[Size], axis: int) -> list[Value]:
-    ends: list[Expr] = [ZERO]
-    for size in sizes:
-        ends.append(ends[-1] + size)
-    e.equal(ends[-1], x.shape[axis], f"the sum of the pieces of axis {axis} of {x!r}")
-    ends[-1] = x.shape[axis]
-    return [
-        e.apply(ops.slice, x, axis=axis, start=start, stop=stop, step=1)
-        for start, stop in itertools.pairwise(ends)
-    ]
-
-
-def _split(e: Emit, x: Value, size: Size, axis: int = 0) -> list[Value]:
-    """Pieces of `size`, the last one smaller. As many as the traces had: `count` pieces are a fact about a
-    free size."""
-    axis = e.axis(axis, x.rank)
-    extent = x.shape[axis]
-    count = e.pieces(extent, size)
-    return _pieces(e, x, [*[size] * (count - 1), extent - as_expr(size) * (count - 1)], axis)
-
-
-def _split_with_sizes(e: Emit, x: Value, sizes: Sequence[Size], axis: int = 0) -> list[Value]:
-    return _pieces(e, x, sizes, e.axis(axis, x.rank))
-
-
-def _chunk(e: Emit, x: Value, chunks: int, axis: int = 0) -> list[Value]:
-    axis = e.axis(axis, x.rank)
-    extent = x.shape[axis]
-    size = (extent + (chunks - 1)) // chunks
-    return _split(e, x, size.value if size.is_const else size, axis)
 
 
 def _cat(e: Emit, xs: Sequence[Value], axis: int = 0) -> Value:
@@ -491,11 +450,6 @@ ROWS: dict[str, Row] = {
     "aten.slice.Tensor": slice_of,
     "aten.narrow.default": _narrow,
     "aten.select.int": _select,
-    "aten.unbind.int": _unbind,
-    "aten.split.Tensor": _split,
-    "aten.split.sizes": _split_with_sizes,
-    "aten.split_with_sizes.default": _split_with_sizes,
-    "aten.chunk.default": _chunk,
     "aten.cat.default": _cat,
     "aten.concat.default": _cat,
     "aten.stack.default": _stack,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import io
 import logging
 import sys
 import traceback
@@ -70,7 +71,8 @@ def trace(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
 def export(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
     """The same as torch.export's program, in functional form."""
     arguments, keywords = bound(module, inputs)
-    with user_code(f"forward at {_sizes(inputs)}"), torch.no_grad(), ExplicitSlices():
+    quiet = contextlib.redirect_stderr(io.StringIO())  # where torch.export prints the graph of a failure
+    with user_code(f"forward at {_sizes(inputs)}"), torch.no_grad(), ExplicitSlices(), quiet:
         program = torch.export.export(module, arguments, keywords, strict=False)
     return _functional(program)
 
@@ -211,22 +213,39 @@ def short(path: str) -> str:
 
 
 def result_names(program: Trace, declared: Sequence[str]) -> list[str]:
-    """Names of the program's tensor outputs in order: declared ones, else keys of a returned mapping, else
-    output_0, ..."""
-    count = len(program.outputs)
-    keys = _keys(program.output_spec)
-    if declared:
-        if len(declared) > count:
+    """Names of the program's outputs in order, see `names_of`."""
+    results = [x.meta.get("val") if isinstance(x, torch.fx.Node) else x for x in program.outputs]
+    return names_of(results, program.output_spec, declared)
+
+
+def names_of(results: Sequence[Any], spec: Any, declared: Sequence[str]) -> list[str]:
+    """Names of flattened results that `spec` packs: declared ones, else keys of a mapping, else output_0, ...
+    A result that is None is left out, as exporters do; CaptureError for any other that is no tensor."""
+    keys = _keys(spec)
+    named = len(keys) == len(results)
+    found = []
+    for place, result in enumerate(results):
+        if hasattr(result, "dtype"):
+            found.append(keys[place] if named else f"output_{len(found)}")
+        elif result is not None:
+            which = f"'{keys[place]}'" if named else str(place)
             raise CaptureError(
-                f"{len(declared)} outputs declared, the program gives {count}", stage="capture"
+                f"output {which} is of type {type(result).__name__}; a served model gives tensors",
+                stage="capture",
             )
-        if not (keys and set(declared) <= set(keys)):
-            return [*declared, *(f"output_{k}" for k in range(len(declared), count))]
-    return keys if len(keys) == count else [f"output_{k}" for k in range(count)]
+    if len(declared) > len(found):
+        raise CaptureError(
+            f"{len(declared)} outputs declared, the program gives {len(found)} tensors", stage="capture"
+        )
+    if not declared or (named and set(declared) <= set(found)):
+        return found
+    return [*declared, *(f"output_{k}" for k in range(len(declared), len(found)))]
 
 
 def _keys(spec: Any) -> list[str]:
     context = getattr(spec, "context", None)
+    if isinstance(context, type) and hasattr(context, "_fields"):
+        context = context._fields  # a named tuple
     if isinstance(context, (list, tuple)) and context and isinstance(context[0], (list, tuple)):
         context = context[0]  # registered dataclasses keep their keys beside their type
     flat = (

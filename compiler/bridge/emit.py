@@ -130,20 +130,20 @@ class Emit:
             raise UnsupportedOperator(f"{what} must be a constant, found {simple!r}", node=self.operator)
         return simple.value
 
-    def pieces(self, extent: Expr, size: Size) -> int:
-        """How many pieces of `size` the axis was cut into in every trace; stated as a fact where the axis
-        is free."""
-        values, sizes = self.observed(extent), self.observed(as_expr(size))
+    def pieces(self, extent: Expr, size: Expr) -> int | None:
+        """How many pieces of `size` the axis was cut into in every trace, stated as a fact where the axis is
+        free; None where the traces differ."""
+        values, sizes = self.observed(extent), self.observed(size)
         if values is None or sizes is None:
             raise UnsupportedOperator(
                 f"pieces of an axis whose size {extent!r} is known at run time only", node=self.operator
             )
         counts = {-(-value // each) if each else 1 for value, each in zip(values, sizes, strict=True)}
         if len(counts) > 1:
-            raise UnsupportedOperator(f"{sorted(counts)} pieces in different traces", node=self.operator)
+            return None
         count = max(counts.pop(), 1)
-        self.require(as_expr(size) * (count - 1) <= extent, f"{count} pieces of {size!r} in {extent!r}")
-        self.require(extent <= as_expr(size) * count, f"{count} pieces of {size!r} in {extent!r}")
+        self.require(size * (count - 1) <= extent, f"{count} pieces of {size!r} in {extent!r}")
+        self.require(extent <= size * count, f"{count} pieces of {size!r} in {extent!r}")
         return count
 
     def quotient(self, dividends: Iterable[Size], divisors: Iterable[Size]) -> Expr:

@@ -95,14 +95,14 @@ def _from_program(source: ModelSource, program: Trace) -> Captured:
                     f"input '{declared.name}' is declared {list(declared.shape or ())}, "
                     f"the program has {list(traced)}"
                 )
-    lowered = lower(source.name, [program], [sizes], dims, system)
     names = result_names(program, source.outputs)
+    lowered = lower(source.name, [program], [sizes], dims, system)
     return Captured(
         graph=lowered.graph,
         parameters=lowered.parameters,
         verdicts=judge(system, dims, free, AS_FAR_AS_SHOWN, lambda name: True),
         inputs=tuple(inputs),
-        outputs=tuple(names[place] for place in lowered.kept),
+        outputs=tuple(names),
         examples=(sizes,),
         notes=lowered.notes,
         seconds=0.0,

@@ -12,12 +12,14 @@ from typing import Any
 import torch
 from torch.fx import Node as FxNode
 
-from dlcb.compiler.bridge import aten, aten_shape, partition
+from dlcb.compiler.bridge import aten, aten_shape, number, partition
+from dlcb.compiler.bridge.aten_split import Pieces
 from dlcb.compiler.bridge.capture import node_line
 from dlcb.compiler.bridge.emit import Emit, Size, from_torch
 from dlcb.compiler.bridge.literals import Sizes
+from dlcb.compiler.bridge.number import Number
 from dlcb.compiler.bridge.record import TensorType, Trace
-from dlcb.compiler.bridge.seen import Numbers, Path, Seen, numbers
+from dlcb.compiler.bridge.seen import Numbers, Path, Seen, numbers, same
 from dlcb.compiler.dtype import FLOAT64
 from dlcb.compiler.errors import CaptureError, CompilerError, ShapeError, UnsupportedOperator
 from dlcb.compiler.expr.dag import Expr
@@ -37,7 +39,6 @@ class Lowered:
 
     graph: Graph
     parameters: Mapping[str, torch.Tensor]
-    kept: tuple[int, ...]  # places of the program's outputs that are tensors
     sizes: Sizes
     notes: tuple[str, ...] = field(default=())
 
@@ -167,22 +168,21 @@ class _Lowering:
         self.emit = Emit(self.build, self.sizes.observed)
         self.emit.single = len(programs) == 1
         self.made: dict[FxNode, Any] = {}
+        self.place_of: list[dict[FxNode, int]] = []  # of each program
         self.weights = [program.parameters for program in programs]
         self.notes: dict[str, None] = {}
 
     def run(self) -> Lowered:
         rows = align(self.programs)
         self._declare_inputs([row for row in rows if row[0].op == "placeholder"])
+        self.place_of = [{row[k]: place for place, row in enumerate(rows)} for k in range(len(self.programs))]
         outputs: list[Value] = []
-        kept: list[int] = []
         for row in rows:
             if row[0].op == "call_function":
                 self.made[row[0]] = self._node(row)
             elif row[0].op == "output":
-                for place, item in enumerate(self._merge([node.args[0] for node in row], (), {}, ())):
-                    if isinstance(item, Value):
-                        kept.append(place)
-                        outputs.append(item)
+                merged = self._merge([node.args[0] for node in row], (), {}, ())
+                outputs = [item for item in merged if item is not None]
             elif row[0].op != "placeholder":
                 raise CaptureError(
                     f"programs with {row[0].op} nodes are not supported", stage="generalize", node=row[0].name
@@ -191,7 +191,7 @@ class _Lowering:
         used = {value.name for value in graph.parameters}
         named = {self._stored(name): tensor for name, tensor in self.weights[0].tensors.items()}
         tensors = {name: tensor for name, tensor in named.items() if name in used}
-        return Lowered(graph, tensors, tuple(kept), self.sizes, tuple(self.notes))
+        return Lowered(graph, tensors, self.sizes, tuple(self.notes))
 
     # ---- inputs ------------------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class _Lowering:
         target = str(node.target)
         self.build.source = node_line(node)
         self.emit.operator = target
-        near = [size for value in self._operands(node) for size in value.shape]
+        near = [size for source in node.all_input_nodes for size in _sizes_of(self.made[source])]
         sized = aten_shape.SIZE_ARGUMENTS.get(target, ()) if self.emit.single else ()
         exact = self._exact(row)
         arguments = [
@@ -244,6 +244,10 @@ class _Lowering:
             return self._python(node, arguments, keywords)
         if target == "aten.sym_size.int":
             return arguments[0].shape[arguments[1]]
+        if target in number.TAKEN:
+            return number.taken(self.emit, arguments[0])
+        if _holds_number([*arguments, *keywords.values()]):
+            return self._eager(row, arguments, keywords)
         function, _ = aten.find(target)
         if function is not None:
             try:
@@ -264,6 +268,8 @@ class _Lowering:
     def _exact(self, row: tuple[FxNode, ...]) -> Numbers:
         """The call's numbers as the symbolic forward saw them. Where that met every call, one that it did
         not meet is another program's."""
+        if row[0].target is operator.getitem:
+            return {}  # Python's own, which that forward does not meet
         given = [numbers(node.args, node.kwargs) for node in row]
         place = row[0].meta.get("place")
         found = self.seen.next(str(row[0].target), place, given, self.sizes.observed) if given[0] else {}
@@ -271,13 +277,15 @@ class _Lowering:
             raise self._disagreement("numbers that change otherwise than the program's code says")
         return found or {}
 
-    def _operands(self, node: FxNode) -> list[Value]:
-        made = [self.made[source] for source in node.all_input_nodes]
-        return [value for value in made if isinstance(value, Value)]
-
     def _python(self, node: FxNode, arguments: list[Any], keywords: dict[str, Any]) -> Any:
-        """Arithmetic on sizes, and the parts of a tuple."""
+        """Arithmetic on sizes and numbers, and the parts of a tuple."""
         function: Any = node.target
+        if function is operator.getitem and isinstance(arguments[0], Pieces):
+            piece = arguments[0].take(self.emit, arguments[1])
+            self._remember(piece)
+            return piece
+        if _holds_number(arguments):
+            return number.calculated(self.emit, function, arguments)
         if function is operator.getitem or getattr(function, "__module__", "") in ("_operator", "operator"):
             return function(*arguments, **keywords)
         raise CaptureError(
@@ -309,8 +317,7 @@ class _Lowering:
 
     def _remember(self, result: Any) -> None:
         for value in result if isinstance(result, (tuple, list)) else [result]:
-            if isinstance(value, Value):
-                self.sizes.add(value.shape)
+            self.sizes.add(_sizes_of(value))
 
     # ---- literals ----------------------------------------------------------------------------------
 
@@ -326,17 +333,21 @@ class _Lowering:
         expressions. `exact`: what is known of the call's numbers, this one being at `path`."""
         first = trees[0]
         if isinstance(first, FxNode):
+            places = {of.get(tree) for of, tree in zip(self.place_of, trees, strict=True)}
+            if len(places) > 1:
+                raise self._disagreement("operands that are other results of the program")
             return self.made[first]
         if isinstance(first, (list, tuple)):
-            if len({len(tree) for tree in trees}) > 1:
-                raise self._disagreement(f"a list of {sorted({len(tree) for tree in trees})} entries")
+            lengths = {len(tree) if isinstance(tree, (list, tuple)) else 0 for tree in trees}
+            if len(lengths) > 1:
+                raise self._disagreement(f"a list of {' or '.join(map(str, sorted(lengths)))} entries")
             return [
                 self._merge([tree[k] for tree in trees], near, exact, (*path, k), sized)
                 for k in range(len(first))
             ]
         if isinstance(known := exact.get(path), Expr) and not known.is_const:
             return self.sizes.spell(known, near)
-        if all(type(tree) is type(first) and tree == first for tree in trees[1:]):
+        if all(type(tree) is type(first) and same(tree, first) for tree in trees[1:]):
             if sized and isinstance(first, int) and not isinstance(first, bool):
                 return self._sized(first, near)
             return first
@@ -395,10 +406,15 @@ class _Lowering:
         expected = node.meta["val"]
         alone = isinstance(expected, (torch.Tensor, TensorType))
         shapes, dtypes = [], []
-        results = [
-            [expected] if alone else list(expected),
-            *([other.meta["val"]] if alone else list(other.meta["val"]) for other in row[1:]),
-        ]
+        if not alone and not isinstance(expected, (tuple, list)):
+            raise CaptureError(
+                f"{node.target} gives a {type(expected).__name__}, which has no counterpart",
+                stage="generalize",
+                source_line=self.build.source,
+            )
+        results = [[other.meta["val"]] if alone else list(other.meta["val"]) for other in row]
+        if len({len(each) for each in results}) > 1:
+            raise self._disagreement(f"{' or '.join(str(len(each)) for each in results)} results")
         for place, tensor in enumerate(results[0]):
             near = [size for value in tensors for size in value.shape]
             traced = [trace[place].shape for trace in results]
@@ -431,6 +447,20 @@ class _Lowering:
         fresh = self.build.system.runtime_size(f"r{axis}")
         self.sizes.define(fresh, tuple(values))
         return fresh
+
+
+def _sizes_of(made: Any) -> Sequence[Expr]:
+    """The sizes that a later literal may follow."""
+    if isinstance(made, Pieces):
+        return (made.count,)
+    return made.shape if isinstance(made, Value) else ()
+
+
+def _holds_number(arguments: Sequence[Any]) -> bool:
+    return any(
+        isinstance(each, Number) or (isinstance(each, (list, tuple)) and _holds_number(each))
+        for each in arguments
+    )
 
 
 _FLOAT_FORMS = (

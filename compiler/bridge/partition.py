@@ -8,24 +8,27 @@ from typing import Any
 
 import torch
 
+from dlcb.compiler.bridge.number import Number
 from dlcb.compiler.errors import UnsupportedOperator
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import evaluate
 from dlcb.compiler.ir.graph import Value
 
-_DTYPE, _DEVICE, _INPUT, _KEYWORD = "dtype:", "device", "$", "="
+_DTYPE, _DEVICE, _INPUT, _NUMBER, _KEYWORD = "dtype:", "device", "$", "#", "="
 
 
 def encode(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[tuple[Value, ...], tuple]:
-    """The tensors of a call, and its arguments as plain values: the k-th tensor is "$k", a type
-    "dtype:float32", a device "device", lists are tuples, keywords trailing pairs ("name=", value)."""
+    """The tensors of a call, and its arguments as plain values: the k-th tensor is "$k", the
+    number that it holds "#k", a type "dtype:float32", a device "device", lists are tuples, keywords trailing
+    pairs ("name=", value)."""
     tensors: list[Value] = []
 
     def plain(value: Any) -> Any:
-        if isinstance(value, Value):
-            if value not in tensors:
-                tensors.append(value)
-            return f"{_INPUT}{tensors.index(value)}"
+        if isinstance(value, (Value, Number)):
+            tensor = value.value if isinstance(value, Number) else value
+            if tensor not in tensors:
+                tensors.append(tensor)
+            return f"{_NUMBER if isinstance(value, Number) else _INPUT}{tensors.index(tensor)}"
         if isinstance(value, (list, tuple)):
             return tuple(plain(item) for item in value)
         if isinstance(value, torch.dtype):
@@ -59,6 +62,8 @@ def call(
         if isinstance(value, str):
             if value.startswith(_INPUT):
                 return tensors[int(value[1:])]
+            if value.startswith(_NUMBER):
+                return tensors[int(value[1:])].item()
             if value.startswith(_DTYPE):
                 return getattr(torch, value.removeprefix(_DTYPE))
             return device if value == _DEVICE else value

@@ -70,6 +70,7 @@ class Search:
         self.seen = Seen()  # the numbers in the program's calls, as far as they follow sizes
         self.turns: list[tuple[Branch, dict[str, int]]] = []  # what limits the graph, and sizes beyond it
         self.guards: tuple[Guard, ...] = ()
+        self.outputs: tuple[str, ...] = ()
 
     def beyond(self, turn: Branch, sizes: dict[str, int], number: int) -> Search:
         """The search for a graph that serves `sizes`, where `turn` does not hold."""
@@ -90,6 +91,7 @@ class Search:
             self._confirm_ties(first)
         else:
             first = self.start
+        self.outputs = tuple(result_names(self.prober.trace(first), self.source.outputs))
         branches = collect(self.module, self.prober.tensors(first), self.dims, self.options.guard_seconds)
         self.seen = branches.seen
         self._take([*self.assumed, *branches.found], first)
@@ -350,18 +352,16 @@ class Search:
     def _captured(
         self, lowered: Lowered, system: System, examples: Sequence[Bindings], certainty: str
     ) -> Captured:
-        program = self.prober.trace(examples[0])
         symbols = {dim.symbol for dim in self.free}
         self.guards = tuple(g for g in system.solve().guards if g.condition.free <= symbols)
         self._find_turns(examples[0])
         verdicts = judge(system, self.dims, self.free, certainty, self._limited())
-        names = result_names(program, self.source.outputs)
         return Captured(
             graph=lowered.graph,
             parameters=lowered.parameters,
             verdicts=verdicts,
             inputs=self.source.inputs,
-            outputs=tuple(names[place] for place in lowered.kept),
+            outputs=self.outputs,
             examples=tuple(examples),
             notes=lowered.notes,
             seconds=0.0,

@@ -4,6 +4,7 @@ numbers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -83,4 +84,9 @@ def _fits(value: Any, found: Sequence[Any], observed: Callable[[Expr], Sequence[
     values = observed(value) if isinstance(value, Expr) else [value] * len(found)
     if values is None:
         return False
-    return all(abs(a - b) <= 1e-12 * abs(b) for a, b in zip(values, found, strict=True))
+    return all(same(a, b) or abs(a - b) <= 1e-12 * abs(b) for a, b in zip(values, found, strict=True))
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two arguments are one; NaN is, too."""
+    return bool(a == b or all(isinstance(x, float) and math.isnan(x) for x in (a, b)))

@@ -39,14 +39,16 @@ def bind(
 ) -> Callable[[], Any]:
     """The call of an ATen operator on these operands.
 
-    In `arguments`, also inside tuples, "$k" is operand k, "dtype:float32" an element type and "device" the
-    device we run on; a trailing ("name=", value) is a keyword argument.
+    In `arguments`, also inside tuples, "$k" is operand k, "#k" the number that it holds, "dtype:float32" an
+    element type and "device" the device we run on; a trailing ("name=", value) is a keyword argument.
     """
 
     def decode(value: Any) -> Any:
         if isinstance(value, str):
             if value.startswith("$"):
                 return operands[int(value[1:])]
+            if value.startswith("#"):
+                return operands[int(value[1:])].item()
             if value.startswith("dtype:"):
                 return TORCH[value.removeprefix("dtype:")]
             return device if value == "device" else value

@@ -1,0 +1,68 @@
+"""Programs that cannot be traced, because what they do next depends on values, or leaves PyTorch. PyTorch
+runs them as they are; what their outputs are called and of which type they are comes from running them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from dlcb.compiler.bridge import capture
+from dlcb.compiler.bridge.declared import declare
+from dlcb.compiler.bridge.emit import from_torch
+from dlcb.compiler.bridge.probes import Bindings, Prober
+from dlcb.compiler.errors import CompilerError
+from dlcb.compiler.shapes.system import System
+from dlcb.compiler.source import InputDeclaration, ModelSource
+
+
+@dataclass(frozen=True)
+class Untraced:
+    """The inputs with a name for every free dim, the outputs' names and types, and why nothing more is
+    known."""
+
+    inputs: tuple[InputDeclaration, ...]
+    outputs: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    why: str
+
+
+def untraced(source: ModelSource, module: nn.Module, error: CompilerError) -> Untraced:
+    """What is known of a program whose tracing ended in `error`; raises that where the program does not run
+    at any size that is tried, or changes its own tensors."""
+    dims, free = declare(source, source.inputs, System())
+    runner = _Runner(module, source.inputs, dims, free)
+    before = _versions(module)
+    try:
+        runner.first()
+    except CompilerError:
+        raise error from None
+    if _versions(module) != before:
+        raise error
+    inputs = tuple(
+        replace(each, shape=tuple(d if isinstance(d, int) else d.value for d in dims[each.name]))
+        for each in source.inputs
+    )
+    leaves, spec = pytree.tree_flatten(runner.result)
+    names = capture.names_of(leaves, spec, source.outputs)
+    dtypes = [from_torch(leaf.dtype).name for leaf in leaves if leaf is not None]
+    why = f"it cannot be traced: {error.message}" + (f" ({error.source_line})" if error.source_line else "")
+    return Untraced(inputs, tuple(names), tuple(dtypes), why)
+
+
+def _versions(module: nn.Module) -> list[int]:
+    """How often each tensor of the module was written to."""
+    return [tensor._version for tensor in (*module.parameters(), *module.buffers())]
+
+
+class _Runner(Prober):
+    """Looks for sizes at which the program itself runs, on real tensors."""
+
+    result: object = None
+
+    def trace(self, sizes: Bindings) -> None:  # type: ignore[override]
+        arguments, keywords = capture.bound(self.module, self.tensors(sizes))
+        with capture.user_code("forward"), torch.no_grad():
+            self.result = self.module(*arguments, **keywords)
