@@ -3,43 +3,30 @@ also where an axis merges rows with positions or heads. What mixes rows is refus
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pass_programs import Program
+from proof_programs import (
+    OWN_ROWS,
+    WIDTH,
+    Step,
+    agree_when_stacked,
+    linear,
+    merged,
+    program,
+    proof,
+    sequence_first,
+    torch_heads,
+)
 
 from dlcb.compiler.dtype import FLOAT32, INT64
 from dlcb.compiler.expr.node import as_expr
-from dlcb.compiler.ir import reference
-from dlcb.compiler.ir.graph import Graph, Value
-from dlcb.compiler.passes.decompose import decompose
-from dlcb.compiler.passes.independence import batch_axes
+from dlcb.compiler.ir.graph import Value
 from dlcb.compiler.signature import BatchAxes
 
-Step = Callable[[Program, Value], Value]
-WIDTH = 4
-OWN_ROWS = BatchAxes("batch", {"x": 0}, {"0": 0})
-
-
-def proof(graph: Graph) -> BatchAxes | None:
-    return batch_axes(decompose(graph, keep=frozenset()))
-
-
-def merged(step: Step) -> Step:
-    """`step` on [batch * length, width], as in `x.view(-1, width)` and back."""
-
-    def around(p: Program, x: Value) -> Value:
-        batch, length, width = x.shape
-        return p.reshape(step(p, p.reshape(x, batch * length, width)), batch, length, width)
-
-    return around
-
-
-def linear(p: Program, x: Value) -> Value:
-    return p.linear(x, p.parameter(f"w{len(p.build.parameters)}", WIDTH, WIDTH))
+ROWS_OF_X = BatchAxes("batch", {"x": 0}, {"0": 0})
 
 
 def heads(p: Program, x: Value) -> Value:
@@ -75,6 +62,21 @@ def first_of_pairs(p: Program, x: Value) -> Value:
     return p.concat(*(p.reshape(first, batch, length, 2),) * 2, axis=2)
 
 
+def pairs(p: Program, x: Value) -> Value:
+    """A third merge: positions, rows and halves of the features on one axis."""
+    rows, width = x.shape
+    halves = p.softmax(p.reshape(x, rows * 2, width // 2), axis=1)
+    return p.reshape(halves, rows, width)
+
+
+def positions_mixed_between(p: Program, x: Value) -> Value:
+    """Positions are mixed where rows lie behind them, before both are merged."""
+    batch, length, width = x.shape
+    first = p.flip(p.softmax(p.permute(x, order=(1, 0, 2)), axis=0), axes=(0,))
+    together = p.exp(p.reshape(first, length * batch, width))
+    return p.permute(p.reshape(together, length, batch, width), order=(1, 0, 2))
+
+
 # each takes [batch, length, width] to the same shape
 SEPARATE: dict[str, Step] = {
     "linear": linear,
@@ -82,6 +84,11 @@ SEPARATE: dict[str, Step] = {
     "merged norm": merged(lambda p, x: p.layer_norm(x, dims=1, eps=1e-5)),
     "merged reversal of features": merged(lambda p, x: p.flip(x, axes=(1,))),
     "heads": heads,
+    "heads as torch merges them": torch_heads,
+    "linear behind positions": sequence_first(linear),
+    "norm behind positions": sequence_first(lambda p, x: p.layer_norm(x, dims=1, eps=1e-5)),
+    "pairs of features behind positions": sequence_first(pairs),
+    "positions mixed between": positions_mixed_between,
     "halves": lambda p, x: p.concat(*(mean_of_halves(p, x),) * 2, axis=2),
     "repeated": repeated,
     "first of pairs": first_of_pairs,
@@ -111,7 +118,45 @@ def mean_of_next(p: Program, x: Value) -> Value:
     return p.mean(p.reshape(p.concat(x, x, axis=0), batch, 2, length, width), axes=(1,), keepdim=False)
 
 
+def apart_in_other_order(p: Program, x: Value) -> Value:
+    """Merged as positions and rows, taken apart as rows and positions."""
+    batch, length, width = x.shape
+    together = p.exp(p.reshape(p.permute(x, order=(1, 0, 2)), length * batch, width))
+    return p.reshape(together, batch, length, width)
+
+
+def heads_in_front(p: Program, x: Value) -> Value:
+    """Heads merged in front of rows, and taken apart as if they lay behind."""
+    batch, length, _ = x.shape
+    apart = p.permute(p.reshape(x, batch, length, 2, 2), order=(2, 0, 1, 3))
+    rows = p.exp(p.reshape(apart, 2 * batch, length, 2))
+    back = p.permute(p.reshape(rows, batch, 2, length, 2), order=(0, 2, 1, 3))
+    return p.reshape(back, batch, length, WIDTH)
+
+
+def positions_and_rows_added(p: Program, x: Value) -> Value:
+    """Two merged axes of the same extent, whose rows lie elsewhere."""
+    batch, length, width = x.shape
+    a = p.reshape(x, batch * length, width)
+    b = p.reshape(p.permute(x, order=(1, 0, 2)), batch * length, width)
+    return p.reshape(p.add(p.exp(a), p.exp(b)), batch, length, width)
+
+
 MIXING: dict[str, Step] = {
+    "apart in other order": apart_in_other_order,
+    "heads in front": heads_in_front,
+    "positions and rows added": positions_and_rows_added,
+    "softmax behind positions": sequence_first(lambda p, x: p.softmax(x, axis=0)),
+    "roll behind positions": sequence_first(lambda p, x: p.roll(x, axis=0, shift=1)),
+    "heads rolled": lambda p, x: p.reshape(
+        p.roll(p.reshape(p.permute(x, order=(0, 2, 1)), x.shape[0] * WIDTH, x.shape[1]), axis=0, shift=2),
+        x.shape[0], x.shape[1], WIDTH,
+    ),
+    "statistics of the batch": lambda p, x: p.div(x, p.sqrt(p.var(x, axes=(0,), keepdim=True, correction=0))),
+    "place behind positions": sequence_first(
+        lambda p, x: p.add(x, p.reshape(p.cast(
+            p.arange(start=as_expr(0), stop=x.shape[0], step=1, dtype=INT64), dtype=FLOAT32), x.shape[0], 1))
+    ),
     "merged flip": merged(lambda p, x: p.flip(x, axes=(0,))),
     "merged softmax": merged(lambda p, x: p.softmax(x, axis=0)),
     "merged roll": merged(lambda p, x: p.roll(x, axis=0, shift=1)),
@@ -125,27 +170,7 @@ MIXING: dict[str, Step] = {
         x, p.mul(p.parameter(f"v{len(p.build.parameters)}", WIDTH), number_of_rows(p, x))
     ),
     "rows counted": lambda p, x: p.add(x, counted(p, x)),
-}
-
-
-def program(*steps: Step) -> Graph:
-    p = Program()
-    x = p.input("x", p.size("batch"), p.size("length"), WIDTH)
-    for step in steps:
-        x = step(p, x)
-    return p.graph(x)
-
-
-def agree_when_stacked(graph: Graph, rows: int, others: int, length: int, draw: np.random.Generator) -> None:
-    """The oracle's first rows of a batch, held against those rows alone."""
-    parameters = {
-        value.name: draw.standard_normal([size.value for size in value.shape]) for value in graph.parameters
-    }
-    x = draw.standard_normal((rows + others, length, WIDTH))
-    for chosen in (slice(0, rows), slice(rows, None)):
-        (alone,) = reference.evaluate(graph, {"x": x[chosen]}, parameters)
-        (together,) = reference.evaluate(graph, {"x": x}, parameters)
-        np.testing.assert_allclose(together[chosen], alone, rtol=1e-9, atol=1e-12)
+}  # fmt: skip
 
 
 @settings(deadline=None, max_examples=15)  # a busy machine is no failure
@@ -159,7 +184,8 @@ def agree_when_stacked(graph: Graph, rows: int, others: int, length: int, draw: 
 def test_what_is_proven_is_true(names: list[str], rows: int, others: int, length: int, seed: int) -> None:
     graph = program(*(SEPARATE[name] for name in names))
     assert proof(graph) == OWN_ROWS
-    agree_when_stacked(graph, rows, others, length, np.random.default_rng(seed))
+    sizes = {"batch": rows + others, "length": length}
+    agree_when_stacked(graph, OWN_ROWS, sizes, rows, np.random.default_rng(seed))
 
 
 @settings(deadline=None, max_examples=15)  # a busy machine is no failure
@@ -177,7 +203,8 @@ def test_what_mixes_is_refused_wherever_it_stands(mixing: str, before: list[str]
 @pytest.mark.parametrize("mixing", sorted(MIXING))
 def test_what_is_refused_would_have_changed_results(mixing: str) -> None:
     with pytest.raises(AssertionError):
-        agree_when_stacked(program(MIXING[mixing]), 2, 3, 4, np.random.default_rng(1))
+        sizes = {"batch": 5, "length": 4}
+        agree_when_stacked(program(MIXING[mixing]), OWN_ROWS, sizes, 2, np.random.default_rng(1))
 
 
 def test_outputs_have_one_row_for_each_of_the_inputs() -> None:
@@ -196,7 +223,7 @@ def test_pytorch_may_not_see_how_many_rows_there_are() -> None:
     def run(value: Value) -> Value:
         return p.eager(value, target="t", arguments=(), shapes=(value.shape,), dtypes=(value.dtype,))
 
-    assert proof(p.graph(p.mul(x, run(scale)))) == OWN_ROWS
+    assert proof(p.graph(p.mul(x, run(scale)))) == ROWS_OF_X
     assert proof(p.graph(p.mul(x, run(number_of_rows(p, x))))) is None
 
 
@@ -204,6 +231,6 @@ def test_a_bias_does_not_count_the_rows() -> None:
     p = Program()
     x, weight = p.input("x", p.size("batch"), WIDTH, 9), p.parameter("w", 2, WIDTH, 3)
     options = {"stride": (1,), "padding": (0,), "dilation": (1,), "groups": 1}
-    assert proof(p.graph(p.convolution(x, weight, p.parameter("bias", 2), **options))) == OWN_ROWS
+    assert proof(p.graph(p.convolution(x, weight, p.parameter("bias", 2), **options))) == ROWS_OF_X
     rows = p.expand(number_of_rows(p, x), shape=(as_expr(2),))
     assert proof(p.graph(p.convolution(x, weight, rows, **options))) is None
