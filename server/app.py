@@ -71,6 +71,10 @@ def web_application(  # noqa: PLR0915 - a list of routes, one short function eac
     def reply(value: Any, status: int = 200) -> Response:
         return Response(orjson.dumps(value), status, media_type="application/json")
 
+    @web.get("/", tags=["server"])
+    async def root() -> Response:
+        return reply(endpoints.root())
+
     @web.get("/v2", tags=["server"])
     async def server_metadata() -> Response:
         return reply(endpoints.server())

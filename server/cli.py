@@ -1,12 +1,12 @@
-"""The `dlcb` command: `serve` and `cache` stand here, the commands about models in `model_commands`. Exit
-codes: 0 done, 1 failed, 2 a configuration or usage error, 3 no compiler, 4 an unusable cache folder or
-bundle."""
+"""The `dlcb` command: `serve` and `cache` stand here, the commands about models in `model_commands`."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import time
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,43 +15,87 @@ from rich.console import Console
 from rich.table import Table
 
 from dlcb.kernel_cache import LayeredStore, check, ls, open_store, prune, stat
-from dlcb.server import model_commands
+from dlcb.server import model_commands, screen
 from dlcb.server.exit_codes import FAILED
-from dlcb.server.settings import read
+from dlcb.server.settings import import_beside, read
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+HELP = """Compile PyTorch models once, for any shape, and serve them.
+
+Exit codes: 0 done, 1 failed (a model did not compile or load, the port is taken), 2 a wrong configuration
+file or command line, 3 no C++ compiler, 4 an unusable cache folder or bundle."""
+
+app = typer.Typer(help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 cache = typer.Typer(help="Look into the kernel cache, and tidy it.", no_args_is_help=True)
 app.add_typer(model_commands.app)
 app.add_typer(cache, name="cache")
 
-Folder = Annotated[Path | None, typer.Option("--folder", help="default: $DLCB_CACHE, or ~/.cache/dlcb")]
+Folder = Annotated[
+    Path | None,
+    typer.Option("--folder", help="The cache's folder; default: $DLCB_CACHE, or ~/.cache/dlcb."),
+]
+
+
+class LogLevel(StrEnum):
+    """What is logged to standard error, as one JSON object a line."""
+
+    DEBUG = "DEBUG"
+    INFO = "INFO"
+    WARNING = "WARNING"
+    ERROR = "ERROR"
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"dlcb {importlib.metadata.version('dlcb')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version this is.")
+    ] = False,
+) -> None:
+    """The options of `dlcb` itself."""
 
 
 @app.command()
 def serve(
     config: model_commands.Config = model_commands.QUICKSTART,
-    host: Annotated[str | None, typer.Option(help="instead of the file's")] = None,
-    port: Annotated[int | None, typer.Option(help="instead of the file's; 0 takes a free one")] = None,
-    workers: Annotated[int | None, typer.Option(help="instead of the file's")] = None,
+    host: Annotated[
+        str | None, typer.Option(help="The address to listen on, in place of the configuration's.")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(help="The port to listen on, in place of the configuration's; 0 takes a free one."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="How many worker processes, in place of the configuration's.")
+    ] = None,
     bundle: Annotated[
         Path | None,
-        typer.Option(help="a file of `dlcb compile --bundle` to start from, instead of the file's"),
+        typer.Option(help="A file that `dlcb compile --bundle` wrote, to start from."),
     ] = None,
     no_compile: Annotated[
-        bool, typer.Option("--no-compile", help="refuse to compile what cache and bundle lack")
+        bool, typer.Option("--no-compile", help="Refuse to compile what cache and bundle lack.")
     ] = False,
-    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR")] = "WARNING",
+    log_level: Annotated[
+        LogLevel, typer.Option(case_sensitive=False, help="What is logged to standard error, as JSON lines.")
+    ] = LogLevel.WARNING,
 ) -> None:
-    """Compile the registered models and serve them."""
+    """Compile the registered models and serve them.
+
+    SIGTERM or Ctrl-C: reports itself not ready, answers what it has accepted and exits 0. A second one
+    ends it at once."""
     server = {"host": host, "port": port, "workers": workers, "compile": False if no_compile else None}
     with model_commands.exit_codes():
         settings = read(config, _given(server), _given({"bundle": bundle}))
+        import_beside(settings.folder)
+    terminal = screen.Terminal([model.name for model in settings.models if model.load])
     # The web stack is not for the other commands: it takes longer to load than most of them to run.
-    logs, screen, serving = (
-        importlib.import_module(f"dlcb.server.{name}") for name in ("logs", "screen", "serve")
-    )
-    logs.configure(log_level.upper())
-    raise typer.Exit(serving.run(settings, screen.Terminal(), log_level.upper()))
+    logs, serving = (importlib.import_module(f"dlcb.server.{name}") for name in ("logs", "serve"))
+    logs.configure(log_level.value)
+    raise typer.Exit(serving.run(settings, terminal, log_level.value))
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,9 +127,11 @@ def statistics(folder: Folder = None) -> None:
 def make_room(
     folder: Folder = None,
     limit_bytes: Annotated[
-        int | None, typer.Option(help="evict down to this; default: the store's bound")
+        int | None, typer.Option(help="Evict down to so many bytes; default: the store's bound.")
     ] = None,
-    unused_days: Annotated[float | None, typer.Option(help="evict what was not used for so long")] = None,
+    unused_days: Annotated[
+        float | None, typer.Option(help="Evict what was not used for so many days.")
+    ] = None,
 ) -> None:
     """Evict entries; those of registered models stay."""
     seconds = None if unused_days is None else unused_days * 86400

@@ -6,6 +6,7 @@ the input, axis and rule.
 from __future__ import annotations
 
 import math
+import re
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,8 @@ from dlcb.server.types import Buffer, InferRequest, InferResponse, RequestedOutp
 MAX_RANK = 32
 MAX_ELEMENTS = 2**62
 LARGEST_PLAIN = 4096  # elements; a packer for each size and datatype is kept up to here
+NO_NAN = "JSON has no NaN and no Infinity, send tensors that hold them as binary data"
+_NOT_A_NUMBER = re.compile(rb"[\[,:\s-](NaN|Infinity)\b")
 _INTEGER = frozenset({int})
 _STATELESS = ("sequence_id", "sequence_start", "sequence_end")
 _ENCODINGS = {"gzip": 31, "deflate": 15}  # zlib's window bits, which choose the container
@@ -83,7 +86,8 @@ def decode(
     try:
         document = loads(body if json_length is None else view[:json_length])
     except ValueError as error:
-        raise BadRequest(f"the body is not JSON: {error}") from error
+        hint = f": {NO_NAN}" if _NOT_A_NUMBER.search(view[:json_length]) else ""
+        raise BadRequest(f"the body is not JSON: {error}{hint}") from error
     if type(document) is not dict:
         raise BadRequest(f"the body is {_kind(document)}, expected a JSON object with 'inputs'")
     request = InferRequest(inputs={})

@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from dlcb.compiler import CompilerError, ModelSource, ToolchainError
@@ -21,6 +22,7 @@ from dlcb.kernel_cache import CacheError
 from dlcb.server import logs
 from dlcb.server.cache import open_described
 from dlcb.server.channel import Channel
+from dlcb.server.settings import import_beside
 
 MESSAGE_KEPT = 4000
 FIRST = {"jit": 0, "load": 1, "probe": 2}  # who waits with a request in hand comes first
@@ -110,6 +112,7 @@ def main() -> None:
         return
     options = received[0]
     logs.configure(options["log_level"], options["process"])
+    import_beside(Path(options["folder"]))
     try:
         process = CompileProcess(channel, options)
     except (CacheError, ImportError) as error:

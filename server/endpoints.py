@@ -35,6 +35,18 @@ class Endpoints:
     registry: Registry
     admin: bool
 
+    def root(self) -> dict[str, Any]:
+        """Who answers here, and where to go on."""
+        links = {
+            "documentation": "/docs",
+            "openapi": "/openapi.json",
+            "server": "/v2",
+            "models": "/v2/models",
+            "ready": "/v2/health/ready",
+            "metrics": "/metrics",
+        }
+        return {"name": "dlcb", "version": importlib.metadata.version("dlcb"), "links": links}
+
     def server(self) -> dict[str, Any]:
         return {"name": "dlcb", "version": importlib.metadata.version("dlcb"), "extensions": list(EXTENSIONS)}
 
@@ -140,6 +152,9 @@ class Endpoints:
             "inputs": {
                 spec.name: "any rank" if spec.dims is None else describe(spec.dims)
                 for spec in signature.inputs
+            },
+            "values": {
+                entry.name: {"drawn": entry.values, "enforced": False} for entry in model.source.inputs
             },
             "symbols": {symbol: {**facts, "axes": places[symbol]} for symbol, facts in symbols.items()},
             "equalities": [axes for axes in places.values() if len(axes) > 1],

@@ -5,12 +5,12 @@ request by shapes alone, and remembers the shapes it has admitted, so that a kno
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dlcb.compiler import Dim, ModelSource, Signature
-from dlcb.compiler.signature import compile_expression
+from dlcb.compiler.signature import compile_expression, wrong_names
 from dlcb.server.access import TokenBucket
 from dlcb.server.batch import group_of, rows_of
 from dlcb.server.cost import Cost
@@ -170,15 +170,14 @@ class ServedModel:
         for name, datatype in self.expected:
             tensor = inputs.get(name)
             if tensor is None:
-                raise BadRequest(f"missing input '{name}'; model '{self.name}' takes {self._input_names()}")
+                raise BadRequest(self._wrong_names(inputs))
             if tensor.datatype is not datatype:
                 raise BadRequest(
                     f"input '{name}' has datatype {tensor.datatype.name}, expected {datatype.name}"
                 )
             shapes.append(tensor.shape)
         if len(inputs) != len(shapes):
-            extra = next(name for name in inputs if name not in dict(self.expected))
-            raise BadRequest(f"unexpected input '{extra}'; model '{self.name}' takes {self._input_names()}")
+            raise BadRequest(self._wrong_names(inputs))
         key = tuple(shapes)
         found = self.admitted.get(key)
         return found if found is not None else self._check(request, key)
@@ -227,8 +226,8 @@ class ServedModel:
                 high = middle
         return low
 
-    def _input_names(self) -> str:
-        return ", ".join(f"'{name}'" for name, _datatype in self.expected)
+    def _wrong_names(self, given: Iterable[str]) -> str:
+        return wrong_names(given, [name for name, _datatype in self.expected], f"model '{self.name}'")
 
 
 def known_shapes(signature: Signature, shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:

@@ -27,7 +27,7 @@ from dlcb.server.exit_codes import BAD_CACHE, BAD_CONFIG, FAILED, NO_COMPILER
 from dlcb.server.padding import choose, declared_lines
 from dlcb.server.repository import Repository
 from dlcb.server.screen import report_line
-from dlcb.server.settings import Batching, Model, Settings, device_of, read
+from dlcb.server.settings import Batching, Model, Settings, device_of, import_beside, read
 
 CODES: tuple[tuple[type[Exception], int], ...] = (  # the first that fits
     (ConfigError, BAD_CONFIG),
@@ -40,13 +40,16 @@ CODES: tuple[tuple[type[Exception], int], ...] = (  # the first that fits
 
 app = typer.Typer()
 
-Names = Annotated[list[str] | None, typer.Argument(metavar="[MODEL ...]", help="registered names; none: all")]
-Config = Annotated[Path, typer.Option(help="the YAML file with options and models")]
+Names = Annotated[
+    list[str] | None, typer.Argument(metavar="[MODEL ...]", help="Registered names; none: all.")
+]
+Config = Annotated[Path, typer.Option(help="The YAML file with the server's options and the models.")]
 Device = Annotated[
-    str | None, typer.Option(help="cpu or cuda; default: the file's, else cuda where there is a GPU")
+    str | None,
+    typer.Option(help="cpu or cuda; default: the configuration's, else cuda where there is a GPU."),
 ]
 Ranks = Annotated[
-    list[int] | None, typer.Option("--rank", help="for models of any rank: this rank (repeatable)")
+    list[int] | None, typer.Option("--rank", help="For models of any rank: this rank; may be repeated.")
 ]
 QUICKSTART = Path("configs/quickstart.yaml")
 UNBOUNDED = 100_000  # columns of output that no terminal bounds
@@ -68,12 +71,11 @@ def compile_models(
     config: Config = QUICKSTART,
     ranks: Ranks = None,
     bundle_file: Annotated[
-        Path | None, typer.Option("--bundle", help="write all that these models need to this file")
+        Path | None, typer.Option("--bundle", help="Write all that these models need to this file.")
     ] = None,
     device: Device = None,
 ) -> None:
-    """Compile registered models into the kernel cache; with --bundle into one file that a server starts
-    from."""
+    """Compile registered models into the kernel cache, and with --bundle into one file."""
     with exit_codes():
         settings = _settings(config, device)
         store, options = _store(settings), _options(settings)
@@ -93,22 +95,21 @@ def compile_models(
 
 @app.command()
 def explain(
-    name: Annotated[str, typer.Argument(metavar="MODEL")],
+    name: Annotated[str, typer.Argument(metavar="MODEL", help="A registered name.")],
     config: Config = QUICKSTART,
     ranks: Ranks = None,
     source_text: Annotated[
-        bool, typer.Option("--source", help="the generated kernels' text instead")
+        bool, typer.Option("--source", help="Print the generated kernels' text instead.")
     ] = False,
     stage: Annotated[
         str,
         typer.Option(
-            help="the program's text after a stage: capture, solve, a pass, passes, schedule, lower"
+            help="Print the program after a stage instead: capture, solve, a pass, passes, schedule or lower."
         ),
     ] = "",
     device: Device = None,
 ) -> None:
-    """Say what became of a model: its tier, each dim with its reason, kernels, calls, guards. Compiles it if
-    need be."""
+    """Say what became of a model: its tier, each dim with its reason, kernels, calls, guards."""
     with exit_codes():
         settings = _settings(config, device)
         options = _options(settings)
@@ -129,15 +130,17 @@ def bench(
     names: Names = None,
     config: Config = QUICKSTART,
     suite: Annotated[
-        str, typer.Option(help="instead of registered models: survey, models, kernels or shapes")
+        str,
+        typer.Option(help="Measure survey, models, kernels, shapes or sizes instead of registered models."),
     ] = "",
-    peers: Annotated[str, typer.Option(help="comma-separated peers")] = "eager,compile-dynamic",
-    rounds: Annotated[int, typer.Option(min=1, help="interleaved rounds")] = 7,
-    out: Annotated[Path | None, typer.Option(help="a JSON file to keep results in, merged by case")] = None,
+    peers: Annotated[
+        str, typer.Option(help="What to compare with, separated by commas.")
+    ] = "eager,compile-dynamic",
+    rounds: Annotated[int, typer.Option(min=1, help="How many interleaved rounds.")] = 7,
+    out: Annotated[Path | None, typer.Option(help="A JSON file to keep results in, merged by case.")] = None,
     device: Device = None,
 ) -> None:
-    """Time registered models at the sizes of the file's `bench` lists: eager, torch.compile and ours, side by
-    side."""
+    """Time eager PyTorch, torch.compile and ours at the sizes of the configuration's `bench` lists."""
     with exit_codes():
         if suite:
             compiler.bench_suite(suite, names or (), peers=peers, device=device or "", rounds=rounds, out=out)
@@ -153,7 +156,9 @@ def bench(
 
 
 def _settings(config: Path, device: str | None) -> Settings:
-    return read(config, {} if device is None else {"device": device})
+    settings = read(config, {} if device is None else {"device": device})
+    import_beside(settings.folder)
+    return settings
 
 
 def _options(settings: Settings) -> CompileOptions:

@@ -167,7 +167,7 @@ class Registry:
         # there and 0: a request never compiles
         self._metrics.compile_seconds.cell(entry.name, tier, "request")
         if progress is not None:
-            progress(entry.name, "load", 1.0)
+            progress(entry.name, "load and probe", 1.0)
         model.load_seconds = await self._supervisor.load(model)
         model.state = State.READY
         if model.unpadded:

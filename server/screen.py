@@ -1,44 +1,56 @@
-"""What `dlcb serve` shows on its way to ready: a progress bar while models compile, one line a model when it
-is ready, and the URL.
+"""What `dlcb serve` shows on its way to ready: at once what is being started, on a terminal a bar for each
+model with the stage it is in, one line a model when it is ready, and the URL.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from dlcb.server.model import ServedModel
+if (
+    TYPE_CHECKING
+):  # NumPy and the web stack, which take a second to load: the first lines are to be there before
+    from dlcb.server.model import ServedModel
+
+WORKERS = "workers"
 
 
 class Terminal:
-    """Standard output for lines that matter, standard error for the bar and for failures."""
+    """Standard output for lines that matter, standard error for the bars and for failures. `models` are the
+    names of those that are being started."""
 
-    def __init__(self) -> None:
+    def __init__(self, models: Sequence[str] = ()) -> None:
         self._out = Console(highlight=False, soft_wrap=True)
         self._error = Console(stderr=True, highlight=False, soft_wrap=True)
         self._bars = Progress(
             TextColumn("{task.description:<16}"),
             BarColumn(bar_width=32),
-            TextColumn("{task.fields[stage]:<12}"),
+            TextColumn("{task.fields[stage]:<18}"),
             TimeElapsedColumn(),
             console=self._error,
             transient=True,
+            refresh_per_second=4,  # what is being started needs the processors
+            redirect_stdout=self._out.is_terminal,  # what goes to a file is not for the bars' terminal
             disable=not self._error.is_terminal,
         )
         self._tasks: dict[str, TaskID] = {}
+        self._out.print(f"starting {', '.join(models) or 'without a model'}", markup=False)
+        self._tasks[WORKERS] = self._bars.add_task(WORKERS, total=None, stage="loading PyTorch")
+        for name in dict.fromkeys(models):
+            self._tasks[name] = self._bars.add_task(name, total=None, stage="waiting")
         self._bars.start()
 
     def progress(self, model: str, stage: str, fraction: float) -> None:
-        if model not in self._tasks:
-            self._tasks[model] = self._bars.add_task(model, total=1.0, stage=stage)
-        self._bars.update(self._tasks[model], completed=fraction, stage=stage)
+        self._bars.update(self._tasks[model], total=1.0, completed=fraction, stage=stage)
+
+    def workers_started(self) -> None:
+        self._bars.update(self._tasks[WORKERS], visible=False)
 
     def loaded(self, model: ServedModel) -> None:
-        if model.name in self._tasks:
-            self._bars.remove_task(self._tasks.pop(model.name))
+        self._bars.update(self._tasks[model.name], visible=False)
         for line in ready_lines(model):
             self._out.print(line, markup=False)
 
@@ -57,7 +69,9 @@ class Terminal:
 def ready_lines(model: ServedModel) -> list[str]:
     """`minilm  free batch, sequence | dynamic | 31 kernels | stacks batch | 7.9 s | cache miss`,
     and below it why requests do not share batches as far as they were meant to."""
-    line = report_line(model.report, model.compile_seconds + model.load_seconds, batching_words(model))
+    ranks = sorted({len(shape) for shape in model.probes})
+    seconds = model.compile_seconds + model.load_seconds
+    line = report_line(model.report, seconds, batching_words(model), ranks)
     said = [f"not padded: {model.unpadded}"] if model.unpadded else []
     if model.stacks and model.signature.batch is None:
         said = [*model.report.get("batching", ()), *said]
@@ -72,8 +86,11 @@ def batching_words(model: ServedModel) -> str:
     return f"stacks {model.signature.batch.symbol}" + (f", pads {', '.join(padded)}" if padded else "")
 
 
-def report_line(report: Mapping[str, Any], seconds: float, batching: str = "") -> str:
-    """A compilation on one line; `report` is the JSON of a `dlcb.compiler.report.Report`."""
+def report_line(
+    report: Mapping[str, Any], seconds: float, batching: str = "", ranks: Sequence[int] = ()
+) -> str:
+    """A compilation on one line; `report` is the JSON of a `dlcb.compiler.report.Report`, `ranks` are those
+    that a model of any rank is already compiled for."""
     free = [dim["size"] for dim in report.get("dims", ()) if not str(dim["size"]).isdigit()]
     calls: dict[str, int] = {}
     for call in report.get("calls", ()):
@@ -88,9 +105,16 @@ def report_line(report: Mapping[str, Any], seconds: float, batching: str = "") -
     parts = [
         "free rank" if tier == "jit" else f"free {', '.join(dict.fromkeys(free)) or 'none'}",
         tier,
-        "compiled at the first request of a rank" if tier == "jit" else ", ".join(made),
+        _ranks(ranks) if tier == "jit" else ", ".join(made),
         *([batching] if batching else []),
         f"{seconds:.1f} s",
         f"cache {'hit' if report.get('from_cache') else 'miss'}",
     ]
     return " | ".join(parts)
+
+
+def _ranks(compiled: Sequence[int]) -> str:
+    if not compiled:
+        return "each rank compiled when first met"
+    numbers = ", ".join(map(str, compiled))
+    return f"rank{'s' if len(compiled) > 1 else ''} {numbers} compiled, others when first met"

@@ -49,6 +49,8 @@ class Screen(Protocol):
 
     def progress(self, model: str, stage: str, fraction: float) -> None: ...
 
+    def workers_started(self) -> None: ...
+
     def loaded(self, model: ServedModel) -> None: ...
 
     def ready(self, url: str) -> None: ...
@@ -104,6 +106,7 @@ class Front:
 
         workers = asyncio.ensure_future(self.supervisor.start())
         self.supervisor.when_started = workers
+        workers.add_done_callback(lambda _: screen.workers_started())
         try:
             await asyncio.gather(workers, *(load(entry) for entry in wanted))
         except LoadFailed as error:

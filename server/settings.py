@@ -9,6 +9,7 @@ import difflib
 import importlib.util
 import os
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -157,7 +158,7 @@ class Input(Section):
     datatype: str
     shape: tuple[Symbol | Size, ...] | None = Field(description="a name is a free dim, null any rank")
     values: tuple[float, float] | None = Field(
-        None, description="half-open range that samples are drawn from"
+        None, description="half-open range that samples are drawn from; requests are not held to it"
     )
 
     @field_validator("datatype")
@@ -302,6 +303,13 @@ def read(
                 f"{path}:{_line(tree, ('models', index, 'weights'))}: models.{index}: {error}"
             ) from error
     return settings
+
+
+def import_beside(folder: Path) -> None:
+    """Let factories be found in modules that lie beside the configuration file, after all that is installed.
+    Whoever may write there may change the file, which names the code to run."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
 
 
 def device_of(settings: Settings) -> str:

@@ -46,6 +46,7 @@ class Supervisor:
             "backend": settings.server.backend,
             "cache": describe(settings.cache),
             "compile": settings.server.compile,
+            "folder": str(settings.folder),
             "device": device,
             "log_level": log_level,
         }
@@ -84,12 +85,14 @@ class Supervisor:
         fails."""
         if self._host_memory is not None:
             model.limit_memory(self._host_memory)
+        if not self._settings.compile:
+            model.probes = ()  # a new rank asks for a compilation
         message = {
             "do": "load",
             "handle": model.handle,
             "source": model.source.to_json(),
             "artifact": model.artifact_key,
-            "probes": model.probes if self._settings.compile else (),  # a new rank asks for a compilation
+            "probes": model.probes,
             "padding": None if model.padding is None else model.padding.to_json(),
         }
         self._loads[model.handle] = message

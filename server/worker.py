@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -31,6 +32,7 @@ from dlcb.server.errors import BadRequest, DeadlineExceeded, TooLarge
 from dlcb.server.memory import check_memory, footprint_of
 from dlcb.server.padding import Padding, PaddingError
 from dlcb.server.probing import check_padding, probe
+from dlcb.server.settings import import_beside
 from dlcb.server.slots import Slot, SlotMap, SlotPool, aligned
 from dlcb.server.types import Buffer, InferRequest, InferResponse, Tensor
 
@@ -389,6 +391,7 @@ def main() -> None:
         return
     options = received[0]
     logs.configure(options["log_level"], options["process"])
+    import_beside(Path(options["folder"]))
     try:
         worker = Worker(jobs, control, options)
     except (CacheError, ImportError) as error:

@@ -8,6 +8,13 @@ from prometheus_client.parser import text_string_to_metric_families
 BODY = {"inputs": [{"name": "x", "shape": [2, 3], "datatype": "FP32", "data": [0.0] * 6}]}
 
 
+def test_the_root_says_who_answers_and_where_to_go_on(client: httpx.Client) -> None:
+    answer = client.get("/").json()
+    assert answer["name"] == "dlcb" and answer["version"] == client.get("/v2").json()["version"]
+    for link in answer["links"].values():
+        assert client.get(link).status_code == 200, link
+
+
 def test_server_metadata(client: httpx.Client) -> None:
     answer = client.get("/v2").json()
     assert answer["name"] == "dlcb"
@@ -89,6 +96,7 @@ def test_coverage_names_symbols_and_equalities(client: httpx.Client) -> None:
     assert answer["symbols"]["batch"]["low"] == 1 and answer["symbols"]["batch"]["high"] == 64
     assert answer["symbols"]["batch"]["axes"] == ["x[0]"]
     assert answer["batch"] == "batch"
+    assert answer["values"] == {"x": {"drawn": None, "enforced": False}}
     assert client.get("/v1/models/identity/explain").json()["artifact"]
 
 

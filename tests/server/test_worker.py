@@ -38,6 +38,9 @@ SOURCE = ModelSource(
 )
 
 
+MAIN = {"log_level": "INFO", "process": "worker-0", "folder": str(Path(__file__).parent)}
+
+
 def options_of(cache: Path, device: str) -> dict[str, Any]:
     described = {"folder": str(cache), "bundle": None, "limit_bytes": 1 << 20, "remote": None}
     return {"backend": "tests.server.eager_model", "cache": described, "device": device}
@@ -129,7 +132,7 @@ def test_a_log_holds_our_lines_and_not_a_models_warnings(
     control, their_control = Channel.pair()
     environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONWARNINGS": ""}
     process = start("dlcb.server.worker", [their_jobs, their_control], environment)
-    control.send({**options_of(tmp_path, "cpu"), "log_level": "INFO", "process": "worker-0"})
+    control.send({**options_of(tmp_path, "cpu"), **MAIN})
     assert control.receive()[0]["event"] == "started"
     control.send(
         {
