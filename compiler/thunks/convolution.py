@@ -1,6 +1,6 @@
 """Convolutions over channels-last images as steps of a plan: operands come in with every call, and the result
-is what PyTorch's own convolution gives. Where a shape comes again, cuDNN's fused calls, or oneDNN's with
-packed weights, take the place of the plain ones.
+is what PyTorch's own convolution gives. A new shape is served without a plan of cuDNN's; where it comes
+again, cuDNN's fused calls, or oneDNN's with packed weights, take over.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 
-from dlcb.compiler.thunks import onednn
+from dlcb.compiler.thunks import onednn, unplanned
 
 CHANNELS_LAST, CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)  # orders of permutation
 
-PLAIN_CALLS = 2  # at one shape, before a fused convolution is planned
 UNPACKED_CALLS = 8  # at one shape, after which packing has cost what it would have saved by then
 _MOST_MET = 1 << 16  # shapes remembered
 _met: dict[tuple[int, torch.Size], int] = {}
@@ -82,15 +81,27 @@ class ImageConvolution:
         bias: torch.Tensor | None,
         residual: torch.Tensor | None,
     ) -> torch.Tensor:
-        # cuDNN plans a fused call at a new shape for twice as long as a plain one:
-        # worth it for shapes that come again.
-        if not self._relu or not (self._hot or was_met((weight.data_ptr(), x.shape), PLAIN_CALLS)):
+        hot = self._hot or was_met((weight.data_ptr(), x.shape), unplanned.UNPLANNED_CALLS)
+        y = None if hot else self._unplanned(x, weight, bias)
+        if y is not None:
+            return self._clipped(y if residual is None else y.add_(residual))
+        if not (hot and self._relu):  # a fused call takes twice as long to plan as a plain one
             return self._plain(x, weight, bias, residual)
         if residual is None:
             y = torch.cudnn_convolution_relu(x, weight, bias, *self._geometry)
         else:
             y = torch.cudnn_convolution_add_relu(x, weight, residual, 1.0, bias, *self._geometry)
         return y.permute(CHANNELS_LAST)
+
+    def _unplanned(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor | None:
+        *geometry, groups = self._geometry
+        if groups > 1:
+            return None
+        images, filters = x.permute(CHANNELS_LAST), weight.permute(CHANNELS_LAST)
+        y = unplanned.convolution(images, filters, bias, *geometry)
+        return None if y is None else y.permute(CHANNELS_FIRST)
 
     def _on_cpu(
         self,

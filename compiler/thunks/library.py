@@ -14,9 +14,9 @@ import torch
 from dlcb.compiler.errors import UnsupportedOperator
 from dlcb.compiler.runtime.calls import Binder
 from dlcb.compiler.runtime.types import TORCH
-from dlcb.compiler.thunks.attention import UnplannedAttention
 from dlcb.compiler.thunks.convolution import ImageConvolution
 from dlcb.compiler.thunks.rounding import cast_evenly
+from dlcb.compiler.thunks.unplanned import UnplannedAttention
 
 Operands = Sequence[torch.Tensor]
 Row = Callable[[Operands, Mapping[str, Any], torch.Tensor | None], Callable[[], torch.Tensor]]

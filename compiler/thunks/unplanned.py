@@ -1,0 +1,75 @@
+"""What cuDNN would plan for every new shape, done without a plan: attention by PyTorch's other fused kernels
+(cuDNN's plan takes 60 ms on an H200), convolutions as products over gathered windows (5 ms each). So a shape
+that never comes again costs what it computes; one that comes often gets cuDNN's faster kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+
+from dlcb.compiler.runtime.calls import Binder
+
+UNPLANNED_CALLS = 8  # at one shape; one that comes more often is hot
+_MOST_GATHERED = 512 << 20  # bytes of windows
+_MOST_WIDE = 1 << 32  # multiplications in float32, which products do not round to TF32 as cuDNN does
+
+
+class UnplannedAttention:
+    """One step of a plan: binds as `bind` does, and keeps the first calls on a GPU away from cuDNN."""
+
+    def __init__(self, bind: Binder) -> None:
+        self._bind = bind
+        self._left = UNPLANNED_CALLS
+
+    def __call__(
+        self, operands: Sequence[torch.Tensor], out: torch.Tensor | None
+    ) -> Callable[[], torch.Tensor]:
+        attend = self._bind(operands, out)
+        return partial(self._without_cudnn, attend) if operands[0].is_cuda and self._left else attend
+
+    def _without_cudnn(self, attend: Callable[[], torch.Tensor]) -> torch.Tensor:
+        if not self._left:
+            return attend()
+        self._left -= 1
+        allowed = torch.backends.cuda.cudnn_sdp_enabled()
+        torch.backends.cuda.enable_cudnn_sdp(False)
+        try:
+            return attend()
+        finally:
+            torch.backends.cuda.enable_cudnn_sdp(allowed)
+
+
+def convolution(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> torch.Tensor | None:
+    """x [n, h, w, c] with weight [o, kh, kw, c] -> [n, oh, ow, o] as one product over all windows; None where
+    these would take too much memory, or the product too long."""
+    count, *image, channels = x.shape
+    features, *window, _ = weight.shape
+    rows, columns = (
+        (size + 2 * p - d * (k - 1) - 1) // s + 1
+        for size, k, s, p, d in zip(image, window, stride, padding, dilation, strict=True)
+    )
+    inner = window[0] * window[1] * channels
+    gathered = count * rows * columns * inner
+    wide = x.dtype == torch.float32 and gathered * features > _MOST_WIDE
+    if wide or gathered * x.itemsize > _MOST_GATHERED:
+        return None
+    if any(padding):
+        x = torch.constant_pad_nd(x, (0, 0, padding[1], padding[1], padding[0], padding[0]))
+    by_count, down, right, along = x.stride()
+    windows = x.as_strided(
+        (count, rows, columns, *window, channels),
+        (by_count, stride[0] * down, stride[1] * right, dilation[0] * down, dilation[1] * right, along),
+    ).reshape(count * rows * columns, inner)
+    matrix = weight.reshape(features, inner).t()
+    y = torch.mm(windows, matrix) if bias is None else torch.addmm(bias, windows, matrix)
+    return y.view(count, rows, columns, features)
