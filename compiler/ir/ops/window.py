@@ -244,6 +244,8 @@ def _nearest(
             continue
         step = _step(extent, output[k], scales[k] if scales else None, dtype)
         source = node.cast(apply("floor", node.cast(place, dtype) * step), INT64)
+        # equal sizes are copied, whatever the scale
+        source = node.where(node.equal(extent, output[k]), place, source)
         places.append(node.minimum(source, extent - 1))
     return x[[*i[:-rank], *places]]
 
@@ -270,8 +272,10 @@ def _bilinear(
         else:
             step = _step(extent, output[k], scales[k] if scales else None, dtype)
             source = node.maximum((place + 0.5) * step - 0.5, 0)
+        # equal sizes are copied, whatever the scale: no neighbour is read there, which may be NaN
+        source = node.where(node.equal(extent, output[k]), place, source)
         low = node.minimum(node.cast(source, INT64), extent - 1)
-        high = node.minimum(low + 1, extent - 1)
+        high = node.minimum(low + node.cast(node.not_equal(extent, output[k]), INT64), extent - 1)
         share = node.minimum(node.maximum(source - node.cast(low, dtype), 0), 1)
         neighbours = [
             ((*places, at), weight * part)
