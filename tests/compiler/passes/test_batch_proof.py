@@ -24,6 +24,8 @@ from proof_programs import (
 from dlcb.compiler.dtype import FLOAT32, INT64
 from dlcb.compiler.expr.node import as_expr
 from dlcb.compiler.ir.graph import Value
+from dlcb.compiler.passes.decompose import decompose
+from dlcb.compiler.passes.independence import stacking_obstacles
 from dlcb.compiler.signature import BatchAxes
 
 ROWS_OF_X = BatchAxes("batch", {"x": 0}, {"0": 0})
@@ -214,6 +216,17 @@ def test_outputs_have_one_row_for_each_of_the_inputs() -> None:
     square = Program()
     x = square.input("x", square.size("batch"), 1)
     assert proof(square.graph(square.expand(x, shape=(x.shape[0], x.shape[0])))) is None
+
+
+def test_what_stands_against_each_size_is_said() -> None:
+    p = Program()
+    x = p.input("x", p.size("batch"), p.size("length"))
+    centred = p.sub(x, p.sum(x, axes=(0,), keepdim=True))
+    obstacles = stacking_obstacles(decompose(p.graph(centred), keep=frozenset()))
+    assert obstacles == {"batch": "sum uses it", "length": ""}
+    y = p.reshape(x, x.shape[0] * x.shape[1])
+    obstacles = stacking_obstacles(p.graph(y))
+    assert set(obstacles.values()) == {"an output has shape [batch * length]"}
 
 
 def test_pytorch_may_not_see_how_many_rows_there_are() -> None:
