@@ -25,7 +25,6 @@ from dlcb.compiler.host.program import (
     LibraryCall,
     Program,
     Segment,
-    Tensor,
     Variant,
 )
 
@@ -234,7 +233,11 @@ class _SegmentPlanner:
         self.in_arena = [k for k, b in enumerate(segment.buffers) if b.place == "arena"]
         self.arena = Arena([(segment.buffers[k].first, segment.buffers[k].last) for k in self.in_arena])
         self.results = [k for k, b in enumerate(segment.buffers) if b.place in ("result", "call")]
-        self.tensors = [_tensor_getters(t, add) for t in segment.tensors]
+        # equal layers have equal views, each worked out once
+        layouts = {t.name: (tuple(t.shape), tuple(t.strides), t.offset) for t in segment.tensors}
+        distinct = {layout: number for number, layout in enumerate(dict.fromkeys(layouts.values()))}
+        self.layouts = [(add.getter(a), add.getter(b), add.number(c)) for a, b, c in distinct]
+        self.tensors = [(name, distinct[layout]) for name, layout in layouts.items()]
         self.steps = [self._step(step, buffers, add) for step in segment.steps]
         # the size of an eager call's result may have no value yet: it shows as -1
         roots = [e if _is_known(e, known, program) else as_expr(-1) for e in add.roots]
@@ -250,15 +253,13 @@ class _SegmentPlanner:
         if arena_bytes > _LARGEST_INTEGER:
             raise ContractError(f"a call of this shape needs {arena_bytes} bytes", stage="host")
         names = self.segment.buffers
+        views = [View(shape(values), strides(values), values[at]) for shape, strides, at in self.layouts]
         return Concrete(
             segment=self.segment,
             sizes=sizes,
             offsets={names[k].name: offset for k, offset in zip(self.in_arena, offsets, strict=True)},
             bytes={name: n for (name, _, _), n in zip(self.buffers, nbytes, strict=True)},
-            views={
-                name: View(shape(values), strides(values), values[offset])
-                for name, shape, strides, offset in self.tensors
-            },
+            views={name: views[number] for name, number in self.tensors},
             steps=tuple(step(values, aligned) for step in self.steps),
             arena_bytes=arena_bytes,
             result_bytes=sum(nbytes[k] for k in self.results if nbytes[k] > 0),
@@ -283,7 +284,7 @@ class _SegmentPlanner:
         high = add.getter([c.check.high for c in step.checks])
 
         def call(values: tuple, aligned: bool) -> ConcreteCall:
-            ranges = tuple(zip(low(values), high(values), strict=True))
+            ranges = tuple(zip(low(values), high(values), strict=True)) if step.checks else ()
             return ConcreteCall(step, fill(values), ranges)
 
         return call
@@ -291,10 +292,6 @@ class _SegmentPlanner:
 
 def _inputs(program: Program) -> list[Buffer]:
     return [Buffer(given.name, given.dtype, as_expr(0), "input", 0, 0) for given in program.inputs]
-
-
-def _tensor_getters(tensor: Tensor, add: _Expressions) -> tuple[str, Callable, Callable, int]:
-    return tensor.name, add.getter(tensor.shape), add.getter(tensor.strides), add.number(tensor.offset)
 
 
 def _known_definitions(program: Program, known: Sequence[str]) -> list[tuple[str, Expr]]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import torch
 
 from dlcb.compiler.host.index_error import index_error
-from dlcb.compiler.host.interpreter import Concrete, ConcreteCall, ConcreteLaunch
+from dlcb.compiler.host.interpreter import Concrete, ConcreteCall, ConcreteLaunch, View
 from dlcb.compiler.host.program import Definition, EagerCall, IndexCheck
 from dlcb.compiler.runtime.calls import (
     Binder,
@@ -51,6 +51,11 @@ class Surroundings:
     bind: Callable[[ConcreteCall, bool], Binder]
     definitions: tuple[Definition, ...] = ()
     hot: bool = False
+
+    @cached_property
+    def addresses(self) -> dict[str, int]:
+        """Where each parameter lies."""
+        return {name: tensor.data_ptr() for name, tensor in self.parameters.items()}
 
 
 class Recorded(Protocol):
@@ -185,6 +190,7 @@ class _Builder:
         self._next_pointer = self._next_parameter = 0
         self._base = around.memory.block.data_ptr()
         self._offsets = concrete.offsets
+        self._in_arena: dict[tuple[int, torch.dtype, View], torch.Tensor] = {}
 
         released = self._last_uses()
         for number, step in enumerate(concrete.steps):
@@ -260,7 +266,7 @@ class _Builder:
         offset = self._offsets.get(name)
         if offset is not None:
             return self._base + offset
-        return self.around.parameters[name].data_ptr()
+        return self.around.addresses[name]
 
     # ---- calls
 
@@ -297,7 +303,11 @@ class _Builder:
             return partial(viewed, self.frame, self.slots[tensor.buffer], view)
         if tensor.buffer in self.concrete.offsets:
             offset = self.concrete.offsets[tensor.buffer] + view.offset * kind.itemsize
-            return self.around.memory.tensor(offset, kind, view.shape, view.strides)
+            lies = self._in_arena.get((offset, kind, view))  # equal layers work in the same places
+            if lies is None:
+                lies = self.around.memory.tensor(offset, kind, view.shape, view.strides)
+                self._in_arena[offset, kind, view] = lies
+            return lies
         return as_view(self.around.parameters[tensor.buffer], view)
 
     def _delivery(self, name: str, contiguous: bool) -> Callable[[torch.Tensor], None]:

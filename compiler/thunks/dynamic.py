@@ -103,18 +103,15 @@ def _given(parameters: Tensors, name: str, program: Program) -> torch.Tensor:
 
 def _binder(device: Device, program: Program) -> Callable[[ConcreteCall, bool], Binder]:
     parameters = {buffer.name for buffer in program.parameters}
-    constants = {
-        tensor.name
-        for segment in program.segments
-        for tensor in segment.tensors
-        if tensor.buffer in parameters
+    constant = {
+        tensor.name: tensor.buffer in parameters for segment in program.segments for tensor in segment.tensors
     }
 
     def of(concrete: ConcreteCall, hot: bool) -> Binder:
         call, attributes = concrete.call, concrete.attributes
         if isinstance(call, EagerCall):
             return lambda operands, out: eager.bind(call.target, attributes, operands, device.torch_device)
-        return library.binder(call.operator, attributes, [name in constants for name in call.inputs], hot)
+        return library.binder(call.operator, attributes, [constant[name] for name in call.inputs], hot)
 
     return of
 
