@@ -75,7 +75,7 @@ class System:
         self._age: dict[Expr, int] = {}
         self._names: set[str] = set()
         self._reasons: dict[Expr, Provenance] = {}  # size variable -> the latest statement about it
-        self._watching: dict[Expr, set[Expr]] = {}  # size variable -> truths that mention it
+        self._watching: dict[Expr, tuple[Expr, ...]] = {}  # size variable -> truths that mention it, in order
         self._joined: dict[Expr, tuple[Expr, ...]] = {}  # result of a broadcast -> the sizes it joins
         self._guards: list[Guard] = []
 
@@ -103,7 +103,7 @@ class System:
         self.age(symbol)
         if low > 0 or high is not None:
             self.facts.ranges[symbol] = Interval(max(low, 0), high)
-            self.simplifier.forget()
+            self.simplifier.forget([symbol])
         return symbol
 
     def age(self, symbol: Expr) -> int:
@@ -273,15 +273,15 @@ class System:
             statement = self.facts.truths.pop(truth, None)
             if isinstance(statement, Statement):
                 again.append(statement)
-        self.simplifier.forget()
+        self.simplifier.forget([symbol])
         return tuple(again)
 
     def _keep(self, it: Statement) -> None:
         """A statement to which no rule applies is a truth."""
         self.facts.truths[it.condition] = it
         for symbol in it.condition.free:
-            self._watching[symbol] = self._watching.get(symbol, set()) | {it.condition}
-        self.simplifier.forget()
+            self._watching[symbol] = (*self._watching.get(symbol, ()), it.condition)
+        self.simplifier.forget(it.condition.free)
 
     def contradiction(self, it: Statement) -> ShapeError:
         """The error that says what was stated, about which operands, and what it contradicts."""

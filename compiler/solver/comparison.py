@@ -28,29 +28,27 @@ def is_bool(x: Expr) -> bool:
     return x.dtype is BOOL
 
 
-def _difference(know: Knowledge, x: Expr) -> Polynomial:
-    """right - left"""
-    return subtract(know.polynomial(x.args[1]), know.polynomial(x.args[0]))
+def _gap(know: Knowledge, x: Expr) -> Polynomial:
+    """What is at least 0 exactly where the order `x` holds."""
+    gap = subtract(know.polynomial(x.args[1]), know.polynomial(x.args[0]))
+    return gap if x.op == "le" else add(gap, constant(-1))
 
 
-def order_decided(know: Knowledge, x: Expr) -> Expr | None:
+def order(know: Knowledge, x: Expr) -> Expr | None:
+    """Decided, or in normal form: what is subtracted goes to the other side; a common factor goes; an integer
+    bound is rounded."""
     if not know.is_coordinate(x):
         return None
-    gap = _difference(know, x)
-    if x.op == "lt":
-        gap = add(gap, constant(-1))
+    gap = _gap(know, x)
     if know.nonnegative(gap):
         return TRUE
-    return FALSE if know.nonnegative(add(scale(gap, -1), constant(-1))) else None
+    if know.nonnegative(add(scale(gap, -1), constant(-1))):
+        return FALSE
+    return _ordered(gap)
 
 
-def order_normal(know: Knowledge, x: Expr) -> Expr | None:
-    """What is subtracted goes to the other side; a common factor goes; an integer bound is rounded."""
-    if not know.is_coordinate(x):
-        return None
-    gap = _difference(know, x)
-    if x.op == "lt":
-        gap = add(gap, constant(-1))
+def _ordered(gap: Polynomial) -> Expr:
+    """gap >= 0"""
     number = gap.get((), 0)
     terms = {monomial: coefficient for monomial, coefficient in gap.items() if monomial}
     shared = gcd(*terms.values()) if terms else 1
@@ -91,7 +89,8 @@ def _equation(know: Knowledge, x: Expr) -> Polynomial | None:
     }
 
 
-def equality_decided(know: Knowledge, x: Expr) -> Expr | None:
+def equality(know: Knowledge, x: Expr) -> Expr | None:
+    """Decided, or in normal form: what is subtracted goes to the other side; a common factor goes."""
     if not know.is_coordinate(x):
         return None
     difference = _equation(know, x)
@@ -101,15 +100,8 @@ def equality_decided(know: Knowledge, x: Expr) -> Expr | None:
         return TRUE
     below = add(difference, constant(-1))
     above = add(scale(difference, -1), constant(-1))
-    return FALSE if know.nonnegative(below) or know.nonnegative(above) else None
-
-
-def equality_normal(know: Knowledge, x: Expr) -> Expr | None:
-    if not know.is_coordinate(x):
-        return None
-    difference = _equation(know, x)
-    if difference is None:
-        return None
+    if know.nonnegative(below) or know.nonnegative(above):
+        return FALSE
     left = {monomial: coefficient for monomial, coefficient in difference.items() if coefficient > 0}
     right = {monomial: -coefficient for monomial, coefficient in difference.items() if coefficient < 0}
     if set(left) == {()}:
@@ -152,9 +144,11 @@ def stated(know: Knowledge, x: Expr) -> Expr | None:
         return None
     if x in know.truths:
         return TRUE
+    if x.op == "or":
+        return None  # its negation would have been stated as two truths
     opposite = negation(x)
     if opposite is not None and opposite.op in ("lt", "le"):
-        opposite = order_normal(know, opposite) or opposite
+        opposite = _ordered(_gap(know, opposite)) if know.is_coordinate(opposite) else opposite
     return FALSE if opposite in know.truths else None
 
 
@@ -171,14 +165,10 @@ k, d = Name("k", is_index, heads=("const",)), Name("d", is_index, heads=("const"
 COMPARISON: RuleSet = (
     # a condition that was stated is true, its negation false
     Rule("stated", any_of("x", "lt", "le", "eq", "ne", "and", "or", "not", test=is_bool), stated),
-    # a < b -> true  if b - a - 1 >= 0;  -> false  if a - b >= 0
-    Rule("order by bounds", any_of("x", "lt", "le", test=_compares_indices), order_decided),
-    # a == b -> true  if a - b is 0;  -> false  if it is never 0
-    Rule("equality by bounds", any_of("x", "eq", test=_compares_indices), equality_decided),
-    # g*a - g*b < 0 -> a < b
-    Rule("order", any_of("x", "lt", "le", test=_compares_indices), order_normal, priority=1),
-    # g*a - g*b == 0 -> a == b
-    Rule("equality", any_of("x", "eq", test=_compares_indices), equality_normal, priority=1),
+    # a < b -> true  if b - a - 1 >= 0;  -> false  if a - b >= 0;  g*a - g*b < 0 -> a < b
+    Rule("order", any_of("x", "lt", "le", test=_compares_indices), order, priority=1),
+    # a == b -> true  if a - b is 0;  -> false  if it is never 0;  g*a - g*b == 0 -> a == b
+    Rule("equality", any_of("x", "eq", test=_compares_indices), equality, priority=1),
     # x == min(x, y) -> x <= y, x == max(x, y) -> y <= x
     Rule(
         "equal to the least",

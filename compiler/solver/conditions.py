@@ -34,11 +34,21 @@ def _parts(op: str, x: Expr) -> list[Expr]:
 def connective(know: Knowledge, x: Expr) -> Expr | None:
     """Equal parts once; a part beside its negation decides; a part that another one implies goes."""
     parts = _parts(x.op, x)
-    present = set(parts)
-    if any(negation(part) in present for part in parts):
+    if _contradict(parts):
         return FALSE if x.op == "and" else TRUE
     kept = [part for part in parts if not any(_implied(x.op, part, other) for other in parts)]
     return joined(x.op, _at_known_values(know, x.op, kept))
+
+
+_OPPOSITES = {"lt": "le", "le": "lt", "eq": "ne", "ne": "eq", "and": "or", "or": "and"}
+
+
+def _contradict(parts: list[Expr]) -> bool:
+    """Is one of `parts` the negation of another?"""
+    present, heads = set(parts), {part.op for part in parts}
+    return any(
+        _OPPOSITES.get(part.op, part.op) in heads | {"not"} and negation(part) in present for part in parts
+    )
 
 
 def _at_known_values(know: Knowledge, op: str, parts: list[Expr]) -> list[Expr]:

@@ -74,6 +74,8 @@ def _prove(proof: _Proof, p: Polynomial) -> bool:
     if proof.fuel <= 0 or polynomial.is_constant(p) or (high is not None and high < 0):
         return False
     present = sorted(polynomial.atoms(p), key=polynomial.order)
+    if present[-1].op == "size" and max(map(len, p)) == 1:  # sizes come first; `low` is exact
+        return _by_statement(proof, p, present)
     for v in present:
         if v.op == "index":  # outermost facts first, and never undone: what depends on the index is gone then
             split = polynomial.linear(p, v)
@@ -86,13 +88,16 @@ def _prove(proof: _Proof, p: Polynomial) -> bool:
     for v in present:
         if v.op == "where":
             return _by_cases(proof, p, v)
-    if _at_bounds(proof, p, present):
-        return True
-    return any(
-        _prove(_Proof(proof.know, min(proof.fuel, 4), proof.least, proof.cases), subtract(p, stated))
+    return _at_bounds(proof, p, present) or _by_statement(proof, p, present)
+
+
+def _by_statement(proof: _Proof, p: Polynomial, present: list[Expr]) -> bool:
+    """p >= s for an s that was stated to be nonnegative."""
+    return proof.fuel > 8 and any(
+        _prove(_Proof(proof.know, 4, proof.least, proof.cases), subtract(p, stated))
         for v in present
         for stated in proof.know.stated_about(v)
-        if proof.fuel > 8 and not polynomial.atoms(stated) - set(present)
+        if not polynomial.atoms(stated) - set(present)
     )
 
 

@@ -4,6 +4,7 @@ equal."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from dlcb.compiler.dtype import INDEX
@@ -58,9 +59,16 @@ class Simplifier:
         self._coordinates: dict[Expr, bool] = {}
         self.forget()
 
-    def forget(self) -> None:
-        """Drops what was derived from earlier facts."""
-        self._simple: dict[Expr, Expr] = {}
+    def forget(self, changed: Iterable[Expr] | None = None) -> None:
+        """Drops what was derived from earlier facts; of simplified expressions only those over `changed` size
+        variables, where these are given."""
+        if changed is None:
+            self._simple: dict[Expr, Expr] = {}
+            self._over: dict[Expr, list[Expr]] = {}  # variable -> what was simplified and mentions it
+        else:
+            for symbol in changed:
+                for e in self._over.pop(symbol, ()):
+                    self._simple.pop(e, None)
         self._proofs: dict[frozenset, bool] = {}
         self._about: dict[Expr, list[Polynomial]] | None = None
         self.bounds = Bounds(self.facts.ranges, self.facts.multiples)
@@ -98,13 +106,18 @@ class Simplifier:
                 if rewritten is node:
                     rewritten = self.engine.rewrite(node, self) or node
                     if _is_arithmetic(node):
-                        simple[rewritten] = rewritten  # the normal form over simple atoms
+                        self._settle(rewritten, rewritten)  # the normal form over simple atoms
             if rewritten is node:
-                simple[node] = node
+                self._settle(node, node)
             elif rewritten in simple:
-                simple[node] = simple[rewritten]
+                self._settle(node, simple[rewritten])
             else:
                 stack += [(node, rewritten), (rewritten, None)]
+
+    def _settle(self, node: Expr, simple: Expr) -> None:
+        self._simple[node] = simple
+        for symbol in node.free | simple.free:
+            self._over.setdefault(symbol, []).append(node)
 
     def _parts(self, node: Expr) -> tuple[Expr, ...]:
         """What is to be simplified before `node`: its arguments, or the atoms of a whole tree of sums and

@@ -413,6 +413,25 @@ def test_steps_grow_linearly() -> None:
     assert large.steps < 20 * 2_000
 
 
+def test_solving_is_the_same_every_time() -> None:
+    first, second = (program(400, 60).solve() for _ in range(2))
+    assert (first.report.steps, first.report.fired) == (second.report.steps, second.report.fired)
+    assert first.guards == second.guards
+
+
+def test_a_fact_leaves_what_is_known_of_other_sizes(system: System) -> None:
+    n, m, k = (system.fresh(hint) for hint in "nmk")
+    for e in ((n * 12 + 5) // 3, minimum(n, m)):
+        system.simplify(e)
+    before = system.simplifier.engine.steps
+    system.require(k >= 2, WHY)
+    spent = system.simplifier.engine.steps
+    assert system.simplify((n * 12 + 5) // 3) is n * 4 + 1
+    assert system.simplifier.engine.steps == spent > before
+    system.require(m <= n, WHY)
+    assert system.simplify(minimum(n, m)) is m
+
+
 def test_the_benchmark_says_where_a_budget_ends() -> None:
     whole, cut = solve_programs([(1_000, 150)])
     assert (whole.stopped, cut.stopped) == ("fixed point", "budget")
