@@ -22,17 +22,17 @@ from dlcb.compiler.errors import (
 )
 from dlcb.compiler.signature import BatchAxes, Dim, Signature, TensorSpec
 
-_LAZY = {  # public name -> the module that holds it; all but the first five load torch
+_LAZY = {  # public name -> the module that holds it; all but the first seven load torch
     "InputDeclaration": "dlcb.compiler.source",
     "ModelSource": "dlcb.compiler.source",
     "CompileOptions": "dlcb.compiler.options",
     "find": "dlcb.compiler.artifact",
     "stored_keys": "dlcb.compiler.artifact",
-    "compile_model": "dlcb.compiler.driver",
-    "load_model": "dlcb.compiler.driver",
-    "options_for": "dlcb.compiler.driver",
-    "Compilation": "dlcb.compiler.driver",
-    "CompiledModel": "dlcb.compiler.driver",
+    "compile_model": "dlcb.compiler.compilation",
+    "Compilation": "dlcb.compiler.compilation",
+    "load_model": "dlcb.compiler.loading",
+    "options_for": "dlcb.compiler.loading",
+    "CompiledModel": "dlcb.compiler.thunks.model",
     "specialise": "dlcb.compiler.bridge.ranks",
     "stage_text": "dlcb.compiler.stages",
     "bench_registered": "dlcb.compiler.bench.cli",

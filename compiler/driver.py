@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,7 +24,8 @@ from dlcb.compiler.bridge.ranks import is_any_rank, survey
 from dlcb.compiler.bridge.untraced import Untraced, untraced
 from dlcb.compiler.build import Builder
 from dlcb.compiler.build.toolchain import calls, toolchain
-from dlcb.compiler.check import check
+from dlcb.compiler.check import Verdict, check
+from dlcb.compiler.compilation import Compilation, Progress, compile_model
 from dlcb.compiler.describe import (
     any_rank_signature,
     describe_ranks,
@@ -32,40 +33,28 @@ from dlcb.compiler.describe import (
     describe_signature,
     untraced_signature,
 )
-from dlcb.compiler.errors import ArtifactError, CaptureError, UnsupportedOperator
+from dlcb.compiler.errors import CaptureError, UnsupportedOperator
 from dlcb.compiler.host.lower import lower
 from dlcb.compiler.ir import text
 from dlcb.compiler.kgen import generate
-from dlcb.compiler.options import CompileOptions, Target
+from dlcb.compiler.loading import load_model, options_for
+from dlcb.compiler.options import CompileOptions
 from dlcb.compiler.parameters import place
 from dlcb.compiler.passes.pipeline import run_passes, schedule
 from dlcb.compiler.passes.unmasked import without_mask
+from dlcb.compiler.refused import narrowed
 from dlcb.compiler.report import Report
-from dlcb.compiler.runtime.cuda import architecture
-from dlcb.compiler.signature import Signature
 from dlcb.compiler.source import ModelSource
-from dlcb.compiler.thunks import model
-from dlcb.compiler.thunks.jit import RequestCompile, in_thread
 from dlcb.compiler.thunks.model import CompiledModel
 from dlcb.kernel_cache import Store
 
-__all__ = ["Compilation", "CompiledModel", "compile_model", "load_model", "options_for"]
+__all__ = ["Compilation", "CompiledModel", "compile_model", "compile_source", "load_model", "options_for"]
 
 logger = logging.getLogger("dlcb.compiler.driver")
 
-Progress = Callable[[str, float], None]  # stage name, share of the whole that is done
 # on the CPU it gains little, and its attention gives 0 for a query of NaN without a mask, NaN with one
 UNMASKED_TARGETS = frozenset({"cuda"})
 STAGES = ("capture", "generalise", "solve", "passes", "generate", "build", "lower", "publish", "check")
-
-
-@dataclass(frozen=True)
-class Compilation:
-    """What a compilation leaves: the artifact's key in the store, the model's signature and the report."""
-
-    artifact_key: str
-    signature: Signature
-    report: Report
 
 
 @dataclass
@@ -84,24 +73,11 @@ class Clock:
         self.seconds[stage] = time.perf_counter() - start
 
 
-def compile_model(
-    source: ModelSource,
-    store: Store,
-    options: CompileOptions | None = None,
-    progress: Progress | None = None,
-) -> Compilation:
-    """Compile `source`, or find it in `store` by its identity
-    (then nothing is captured and no weight is read).
-
-    Raises CaptureError, ShapeError, ToolchainError, and ArtifactError where `options` refuse to compile.
-    An operator without a rule is no error, PyTorch runs it."""
-    options = options or CompileOptions()
-    found = artifacts.find(source, options, store)
-    if found is not None:
-        key, artifact = found
-        return Compilation(key, artifact.signature, artifact.report.as_cached())
-    if options.only_stored:
-        raise ArtifactError(f"'{source.name}' is not in the store, and compiling is refused", stage="find")
+def compile_source(
+    source: ModelSource, store: Store, options: CompileOptions, progress: Progress | None = None
+) -> tuple[str, Artifact]:
+    """What `compile_model` does where the store has nothing; the same errors. Gives the artifact and its key,
+    by which the source finds it from now on."""
     clock = Clock(progress)
     if is_any_rank(source.inputs):
         with clock("capture"):
@@ -113,32 +89,7 @@ def compile_model(
         with _no_collections():
             key, artifact = _compile(source, store, options, clock)
     artifacts.enter(key, source, options, store)
-    return Compilation(key, artifact.signature, artifact.report)
-
-
-def load_model(
-    source: ModelSource,
-    artifact_key: str,
-    store: Store,
-    *,
-    device: str = "cpu",
-    request_compile: RequestCompile | None = None,
-) -> CompiledModel:
-    """Load what `compile_model` left, on "cpu" or "cuda". Nothing is captured;
-    nothing is compiled but new ranks of a model of unknown rank, by
-    `request_compile`, or on a thread of this process where it is None."""
-    options = options_for(device)
-    compile_rank = request_compile or in_thread(
-        lambda ranked: compile_model(ranked, store, options).artifact_key
-    )
-    return model.load_model(
-        source, artifact_key, store, device=device, request_compile=compile_rank, options=options
-    )
-
-
-def options_for(device: str) -> CompileOptions:
-    """The options that kernels for `device` ("cpu", or "cuda" for this machine's GPU) are compiled with."""
-    return CompileOptions() if device == "cpu" else CompileOptions(target=Target.cuda(architecture(device)))
+    return key, artifact
 
 
 def _load(source: ModelSource) -> nn.Module | ExportedProgram:
@@ -175,12 +126,18 @@ def _compile(
         placed = place(artifact, source, captured.all_parameters, store)
         key = artifacts.put(placed, source, store)
     with clock("check"):
-        further = [sizes for each in captured.others for sizes in each.examples[:2]]
-        reason = check(artifact, key, source, module, options, store, further) if options.check_shapes else ""
+        verdict = Verdict()
+        if options.check_shapes:
+            further = [sizes for each in captured.others for sizes in each.examples[:2]]
+            if captured.within:  # what it is limited to may hold no size that is drawn
+                further += captured.examples[:1]
+            verdict = check(artifact, key, source, module, options, store, further, captured.examples)
+    reason = verdict.quarantined
+    artifact = narrowed(artifacts.load(key, store), verdict.refusals)
     report = replace(
         artifact.report, seconds=clock.seconds, compiler_calls=calls.total - before, quarantined=reason
     )
-    artifact = replace(artifacts.load(key, store), report=report, quarantined=reason)
+    artifact = replace(artifact, report=report, quarantined=reason)
     if reason:  # what was proven was proven of a graph that is not the model's
         signature = replace(artifact.signature, batch=None, padding={})
         artifact = replace(artifact, report=replace(report, tier="eager"), signature=signature)

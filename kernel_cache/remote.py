@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from fsspec.core import url_to_fs
-
 from dlcb.kernel_cache.counts import Counts
 from dlcb.kernel_cache.entry import Damaged, Entry, pack, unpack
 from dlcb.kernel_cache.errors import RemoteError
@@ -28,6 +26,8 @@ class Remote:
     """
 
     def __init__(self, url: str, counts: Counts) -> None:
+        from fsspec.core import url_to_fs  # noqa: PLC0415 - 0.15 s of every process that has no remote
+
         try:
             self._files, root = url_to_fs(url)
         except (ValueError, ImportError, OSError) as error:

@@ -25,9 +25,11 @@ COMPILER = (
     ("host",),
     ("runtime",),
     ("artifact",),
-    ("parameters",),
+    ("parameters", "refused"),
     ("thunks",),
     ("check", "describe", "explain", "quickstart"),
+    ("compilation",),
+    ("loading",),
     ("driver", "stages"),
     ("bench",),
 )
@@ -47,6 +49,7 @@ FREE_OF_TORCH = (
     "build",
     "host",
     "artifact",
+    "compilation",
     "describe",
     "explain",
 )
@@ -67,6 +70,7 @@ LATE = {
         "compiler/bridge/guards.py",
         "torch",
     ): "torch._dynamo takes 1.5 s; only captures need it",
+    ("kernel_cache/remote.py", "fsspec"): "takes 0.15 s; only a cache with a remote needs it",
     ("compiler/build/toolchain.py", "cupy"): "an extra that only CUDA targets need",
     ("compiler/quickstart.py", "transformers"): "an extra that only one factory needs",
     ("compiler/bench/suites.py", "transformers"): "an extra that only one suite needs",

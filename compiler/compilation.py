@@ -1,0 +1,50 @@
+"""Compiling a registered model, or finding what an earlier compilation left of it. Finding needs no PyTorch,
+which takes seconds to load: the compiler itself is loaded when there is something to compile."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dlcb.compiler import artifact as artifacts
+from dlcb.compiler.errors import ArtifactError
+from dlcb.compiler.options import CompileOptions
+from dlcb.compiler.report import Report
+from dlcb.compiler.signature import Signature
+from dlcb.compiler.source import ModelSource
+from dlcb.kernel_cache import Store
+
+Progress = Callable[[str, float], None]  # stage name, share of the whole that is done
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """What a compilation leaves: the artifact's key in the store, the model's signature and the report."""
+
+    artifact_key: str
+    signature: Signature
+    report: Report
+
+
+def compile_model(
+    source: ModelSource,
+    store: Store,
+    options: CompileOptions | None = None,
+    progress: Progress | None = None,
+) -> Compilation:
+    """Compile `source`, or find it in `store` by its identity
+    (then nothing is captured and no weight is read).
+
+    Raises CaptureError, ShapeError, ToolchainError, and ArtifactError where `options` refuse to compile.
+    An operator without a rule is no error, PyTorch runs it."""
+    options = options or CompileOptions()
+    found = artifacts.find(source, options, store)
+    if found is not None:
+        key, artifact = found
+        return Compilation(key, artifact.signature, artifact.report.as_cached())
+    if options.only_stored:
+        raise ArtifactError(f"'{source.name}' is not in the store, and compiling is refused", stage="find")
+    driver = importlib.import_module("dlcb.compiler.driver")  # see above
+    key, artifact = driver.compile_source(source, store, options, progress)
+    return Compilation(key, artifact.signature, artifact.report)
