@@ -21,7 +21,7 @@ from dlcb.compiler.host.program import Program
 from dlcb.compiler.ir.graph import Graph
 from dlcb.compiler.kgen import KernelSet
 from dlcb.compiler.passes.decompose import decompose
-from dlcb.compiler.passes.independence import batch_axes
+from dlcb.compiler.passes.independence import batch_axes, stacking_obstacles
 from dlcb.compiler.passes.padding import WHOLE, padding_obstacles
 from dlcb.compiler.passes.steps import EagerStep, KernelStep, LibraryStep, Schedule
 from dlcb.compiler.report import CallLine, DimLine, GraphLine, GuardLine, KernelLine, Report
@@ -29,6 +29,9 @@ from dlcb.compiler.shapes.system import Guard as SizeGuard
 from dlcb.compiler.shapes.system import Solution, System
 from dlcb.compiler.signature import BatchAxes, Dim, Guard, Signature, TensorSpec
 from dlcb.compiler.source import ModelSource
+
+BRANCHES = "the program may take another branch at other sizes"
+NOT_WHOLE = "at some sizes PyTorch itself runs the model"
 
 
 def describe_signature(
@@ -67,16 +70,18 @@ def describe_signature(
         )
         outputs.append(TensorSpec(name, value.dtype.name, tuple(dims)))
     guards = _guards(captured, solution, bound)
+    batch, stacking = _batch(every, graphs, whole)
     padding, fill = _padding(source, every, graphs, guards, whole)
     return Signature(
         inputs,
         tuple(outputs),
         texts,
         guards,
-        _batch(every, graphs) if whole else None,
+        batch,
         padding,
         _python(reduce(maximum, map(footprint, programs))),
         fill,
+        stacking,
     )
 
 
@@ -99,8 +104,7 @@ def _same_shape(shape: Sequence[Expr], other: Sequence[Expr], solution: Solution
 def _dim(source: ModelSource, verdict: DimVerdict, declared: str | int) -> Dim | int:
     if verdict.beyond == "eager" and isinstance(declared, str):
         low, high = source.dims.get(declared, (0, None))
-        symbol = verdict.size if isinstance(verdict.size, str) else declared
-        return Dim(symbol, low, high, 1, "")
+        return Dim(verdict.symbol, low, high, 1, "")
     if isinstance(verdict.size, int):
         return verdict.size
     reason = _for_people(verdict.reason)
@@ -137,15 +141,25 @@ def _python(e: Expr) -> str:
     return f"where({', '.join(parts)})" if e.op == "where" else repr(e)
 
 
-def _batch(every: Sequence[Captured], graphs: Sequence[Graph]) -> BatchAxes | None:
-    """The batch axes that all graphs agree on; a size that chooses between them is none, since stacking would
-    change it."""
-    proofs = [batch_axes(decompose(graph, keep=frozenset())) for graph in graphs]
+def _batch(
+    every: Sequence[Captured], graphs: Sequence[Graph], whole: bool
+) -> tuple[BatchAxes | None, dict[str, str]]:
+    """The batch axes that all graphs agree on, else what stands against each size. One that chooses between
+    the graphs is none, since stacking would change it."""
+    expanded = [decompose(graph, keep=frozenset()) for graph in graphs]
+    proofs, branching = [batch_axes(graph) for graph in expanded], _branching(every)
     first = proofs[0]
-    if first is None or first.symbol in _branching(every) or any(proof != first for proof in proofs):
-        return None
-    names = {name: first.output_axes[str(k)] for k, name in enumerate(every[0].outputs)}
-    return BatchAxes(first.symbol, first.input_axes, names)
+    if whole and first and first.symbol not in branching and all(proof == first for proof in proofs):
+        names = {name: first.output_axes[str(k)] for k, name in enumerate(every[0].outputs)}
+        return BatchAxes(first.symbol, first.input_axes, names), {}
+    obstacles: dict[str, str] = {}
+    for graph in expanded:
+        for name, obstacle in stacking_obstacles(graph).items():
+            obstacles[name] = obstacles.get(name) or obstacle
+    return None, {
+        name: obstacle or (BRANCHES if name in branching else NOT_WHOLE)
+        for name, obstacle in obstacles.items()
+    }
 
 
 def _padding(
@@ -171,8 +185,8 @@ def _padding(
     return {
         name: obstacle
         or (f"{tied[name].expression} must hold" if name in tied else "")
-        or ("the program may take another branch at other sizes" if name in branching else "")
-        or ("" if whole else "at some sizes PyTorch itself runs the model")
+        or (BRANCHES if name in branching else "")
+        or ("" if whole else NOT_WHOLE)
         for name, obstacle in obstacles.items()
     }, fill
 
@@ -268,7 +282,11 @@ def _graph_line(captured: Captured, plan: Schedule) -> GraphLine:
 
 def _batching_lines(signature: Signature) -> tuple[str, ...]:
     if signature.batch is None:
-        return ("no size is proven to count independent rows: each request runs alone",)
+        against = signature.stacking.items()
+        return (
+            "no size is proven to count independent rows: each request runs alone",
+            *(f"requests are not stacked along '{name}': {obstacle}" for name, obstacle in against),
+        )
     rows = signature.batch.symbol
     lines = [f"requests are stacked along '{rows}': its rows are independent"]
     for name, obstacle in signature.padding.items():

@@ -129,7 +129,8 @@ class Signature:
     size known only at run time), or None where even the rank is. `padding` says for each free size of the
     inputs what stands against filling its axes up at their end; "": proven that nothing does, where each
     input is filled up with its value in `fill`. `memory` is the text of the bytes that a run needs at most
-    beside parameters, inputs and the libraries' own workspaces; "": not known before the run."""
+    beside parameters, inputs and the libraries' own workspaces; "": not known before the run. Where `batch`
+    is None, `stacking` says for each free size of the inputs what stands against stacking along it."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -139,6 +140,7 @@ class Signature:
     padding: Mapping[str, str] = field(default_factory=dict)
     memory: str = ""
     fill: Mapping[str, float] = field(default_factory=dict)
+    stacking: Mapping[str, str] = field(default_factory=dict)
 
     def check(self, shapes: Mapping[str, Shape], dtypes: Mapping[str, str]) -> dict[str, int]:
         """Bind every symbol to its size. ContractError when names, dtypes, ranks, sizes, equalities or guards
@@ -241,6 +243,7 @@ class Signature:
                 },
                 guards=tuple(Guard(**entry) for entry in data.get("guards", ())),
                 batch=None if batch is None else BatchAxes(**batch),
+                stacking=dict(data.get("stacking", {})),
                 padding=dict(data.get("padding", {})),
                 memory=data.get("memory", ""),
                 fill=dict(data.get("fill", {})),

@@ -28,17 +28,27 @@ def batch_axes(graph: Graph) -> BatchAxes | None:
     then depends on its row, `outer`, `rest` and its other coordinates alone, however many rows there are.
     Which of the merged axes are outer does not show in a shape, so each way is tried, and one must fit all
     reads."""
-    for candidate in dict.fromkeys(s for value in graph.inputs for s in value.shape if s.op == "size"):
-        if graph.system.simplify(candidate) is not candidate:
-            continue
-        carried = _Proof(candidate, graph.system).carry(graph)
-        if carried is not None and all(v in carried and carried[v].plain for v in graph.outputs):
+    for candidate in _candidates(graph):
+        proof = _Proof(candidate, graph.system)
+        carried = proof.carried
+        if not proof.obstacle(graph):
             return BatchAxes(
                 candidate.value,
                 {value.name: carried[value].axis for value in graph.inputs if value in carried},
                 {str(k): carried[value].axis for k, value in enumerate(graph.outputs)},
             )
     return None
+
+
+def stacking_obstacles(graph: Graph) -> dict[str, str]:
+    """For each size variable of the inputs what stands against its being a batch size, "" where nothing does.
+    The graph as for `batch_axes`."""
+    return {size.value: _Proof(size, graph.system).obstacle(graph) for size in _candidates(graph)}
+
+
+def _candidates(graph: Graph) -> list[Expr]:
+    sizes = dict.fromkeys(s for value in graph.inputs for s in value.shape if s.op == "size")
+    return [size for size in sizes if graph.system.simplify(size) is size]
 
 
 @dataclass(frozen=True)
@@ -63,15 +73,22 @@ class _Proof:
         self.row = index("row", batch)
         self.carried: dict[Value, _Rows] = {}
 
-    def carry(self, graph: Graph) -> dict[Value, _Rows] | None:
-        """Where each value that carries rows does so; None where the proof fails."""
+    def obstacle(self, graph: Graph) -> str:
+        """What ends the proof, "" where it succeeds; then `carried` says where each value that carries rows
+        does so."""
         for value in graph.inputs:
             axes = [axis for axis, extent in enumerate(value.shape) if self._counted(extent)]
             if len(axes) == 1 and self.system.simplify(value.shape[axes[0]]) is self.batch:
                 self.carried[value] = _Rows(axes[0], ONE, ONE)
             elif axes:
-                return None
-        return self.carried if all(map(self._keeps_rows_apart, graph.nodes)) else None
+                return f"input '{value.name}' has shape {list(value.shape)}"
+        for node in graph.nodes:
+            if not self._keeps_rows_apart(node):
+                return f"{node.op.name} uses it{f' ({node.source})' if node.source else ''}"
+        for value in graph.outputs:
+            if value not in self.carried or not self.carried[value].plain:
+                return f"an output has shape {list(simple(value.shape, self.system))}"
+        return ""
 
     def _counted(self, e: Expr) -> bool:
         return self.batch in self.system.simplify(e).free

@@ -53,3 +53,10 @@ class Pooler(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         return ids.float().mean(1)
+
+
+class Centred(nn.Module):
+    """Less the mean of all rows."""
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return ids.float().cumsum(1) - ids.float().mean(0, keepdim=True)

@@ -91,3 +91,11 @@ def test_a_mean_over_positions_is_not_padded(load: Load) -> None:
         line.startswith("padding the end of 'length' is not proven harmless without a mask: div uses it (")
         for line in model.report.batching
     )
+
+
+def test_rows_that_are_mixed_are_not_stacked_and_where_is_said(load: Load) -> None:
+    _source, model, padding = load("Centred", IDS)
+    assert padding is None and model.signature.batch is None
+    alone, *against = model.report.batching
+    assert alone == "no size is proven to count independent rows: each request runs alone"
+    assert against[0].startswith("requests are not stacked along 'batch': sum uses it (")
