@@ -112,7 +112,11 @@ def _factory_digest(factory: str) -> str:
             f"factory '{factory}': module '{module}' cannot be found: {error}", stage="source"
         ) from error
     if spec is None or spec.origin is None or not Path(spec.origin).is_file():
-        raise CaptureError(f"factory '{factory}': there is no module '{module}'", stage="source")
+        raise CaptureError(
+            f"factory '{factory}': there is no module '{module}': it must be installed, on PYTHONPATH or "
+            "beside the configuration file",
+            stage="source",
+        )
     return _file_digest(spec.origin)
 
 

@@ -56,12 +56,12 @@ UNBOUNDED = 100_000  # columns of output that no terminal bounds
 
 
 @contextmanager
-def exit_codes() -> Iterator[None]:
+def exit_codes(about: str = "") -> Iterator[None]:
     """An error of a known kind ends the command with one line and the kind's exit code."""
     try:
         yield
     except tuple(kind for kind, _ in CODES) as error:
-        typer.echo(f"dlcb: {' '.join(str(error).split())}", err=True)
+        typer.echo(f"dlcb: {about}{' '.join(str(error).split())}", err=True)
         raise typer.Exit(next(code for kind, code in CODES if isinstance(error, kind))) from error
 
 
@@ -83,7 +83,8 @@ def compile_models(
         keys: list[str] = []
         for source in sources:
             start = time.perf_counter()
-            _signature, report = _compile(source, store, options)
+            with exit_codes(f"{source.name}: "):
+                _signature, report = _compile(source, store, options)
             typer.echo(f"{source.name:<12} {report_line(report.to_json(), time.perf_counter() - start)}")
             keys += compiler.stored_keys(source, options, store)
         if bundle_file is not None:

@@ -29,6 +29,7 @@ _PARAMETERS = {
     "type": "object",
     "additionalProperties": {"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "boolean"}]},
 }
+_TEXTS = {"type": "array", "items": {"type": "string"}}
 _SCHEMAS: dict[str, Any] = {
     "Error": {
         "type": "object",
@@ -44,6 +45,54 @@ _SCHEMAS: dict[str, Any] = {
             "datatype": {"type": "string", "enum": list(DATATYPES)},
             "parameters": _PARAMETERS,
             "data": {"type": "array", "items": {}},
+        },
+    },
+    "Guard": {
+        "type": "object",
+        "description": "what must hold of the sizes before a launch; else another tier serves",
+        "required": ["condition", "reason", "source_line"],
+        "properties": {
+            "condition": {"type": "string", "description": "over the symbols, for example sequence <= 512"},
+            "reason": {"type": "string", "description": "the operator, or the declaration, that needs it"},
+            "source_line": {
+                "type": "string",
+                "description": "file:line of the model; empty for a declaration",
+            },
+        },
+    },
+    "Coverage": {
+        "type": "object",
+        "required": [
+            "name",
+            "version",
+            "inputs",
+            "values",
+            "symbols",
+            "equalities",
+            "guards",
+            "batch",
+            "batching",
+        ],
+        "properties": {
+            "name": {"type": "string"},
+            "version": {"type": "string"},
+            "inputs": {"type": "object", "description": "each input's shape, in symbols"},
+            "values": {
+                "type": "object",
+                "description": "half-open ranges that probes and the check at load draw from; requests are "
+                "not held to them: an index outside its table is a 400 by itself",
+            },
+            "symbols": {"type": "object", "description": "each free size: range, multiple, reason, axes"},
+            "equalities": {"type": "array", "items": _TEXTS, "description": "axes that must agree"},
+            "guards": {"type": "array", "items": {"$ref": "#/components/schemas/Guard"}},
+            "batch": {"type": ["string", "null"], "description": "the size along which requests are stacked"},
+            "batching": {
+                **_TEXTS,
+                "description": "what was proven and declared about requests that wait together",
+            },
+            "padding": {"type": "object", "description": "sizes that are padded, and why the others are not"},
+            "tier": {"type": ["string", "null"]},
+            "kernels": _TEXTS,
         },
     },
     "InferRequest": {
@@ -74,6 +123,7 @@ _SCHEMAS: dict[str, Any] = {
         },
     },
 }
+_ANSWERS = {"/v1/models/{name}/coverage": "Coverage"}
 _BODIES: dict[str, Any] = {
     "/v2/repository/index": {"type": "object", "properties": {"ready": {"type": "boolean"}}},
     "/v2/repository/models/{name}/load": {"type": "object", "properties": {"parameters": _PARAMETERS}},
@@ -101,6 +151,9 @@ def document(web: FastAPI) -> dict[str, Any]:
         for path, operations in schema["paths"].items():
             for operation in operations.values():
                 operation["responses"] = {"200": {"description": "done"}, **_errors()}
+                if path in _ANSWERS:
+                    answer = {"schema": {"$ref": f"#/components/schemas/{_ANSWERS[path]}"}}
+                    operation["responses"]["200"]["content"] = {_JSON: answer}
                 if path in _BODIES:
                     operation["requestBody"] = {"content": {_JSON: {"schema": _BODIES[path]}}}
         for path, names in (
@@ -123,7 +176,8 @@ def _infer(names: list[str]) -> dict[str, Any]:
         "tags": ["inference"],
         "summary": "Run a model on one request",
         "description": "JSON, or the binary tensor extension: Inference-Header-Content-Length bytes of JSON, "
-        "then the tensors that carry binary_data_size, little-endian and row-major.",
+        "then the tensors that carry binary_data_size, little-endian and row-major. JSON has no NaN and no "
+        "infinity: in a JSON answer they are null, in a JSON request a 400; binary tensors carry them.",
         "parameters": parameters,
         "requestBody": {"required": True, "content": {_JSON: request}},
         "responses": {"200": {"description": "the outputs", "content": {_JSON: answer}}, **_errors()},

@@ -1,6 +1,6 @@
 """One server, from start to exit: opens the door, brings the models up, says ready, and on SIGTERM stops
 being ready, serves for a grace period, answers what it accepted and ends. The exit codes are the promise: 0
-drained, 1 failed, 3 no compiler, 4 a cache folder that cannot be used.
+drained, 1 failed, 2 unusable TLS files, 3 no compiler, 4 a cache folder that cannot be used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dlcb.server.batcher import Batcher
 from dlcb.server.cache import describe, open_described
 from dlcb.server.dataplane import Dataplane
 from dlcb.server.errors import ServerError
-from dlcb.server.exit_codes import BAD_CACHE, DONE, FAILED, NO_COMPILER
+from dlcb.server.exit_codes import BAD_CACHE, BAD_CONFIG, DONE, FAILED, NO_COMPILER
 from dlcb.server.metrics import Metrics
 from dlcb.server.model import ServedModel
 from dlcb.server.protocol import TensorProtocol
@@ -184,6 +184,11 @@ async def _serve(settings: Settings, store: LayeredStore, screen: Screen, log_le
     httptools_impl.HIGH_WATER_LIMIT = (
         READ_AHEAD  # large bodies come in a few pieces: a third less time for them
     )
+    try:
+        server.config.load()
+    except OSError as error:  # as an error of TLS is: certificate and key are not what they should be
+        listener.close()
+        raise StoppedError(f"cannot serve https with the configured files: {error}", BAD_CONFIG) from error
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     _on_signals(loop, front, stop)
@@ -238,7 +243,10 @@ def _listen(settings: Settings) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise StoppedError(f"cannot listen on {host}:{port}: {error.strerror or error}", FAILED) from error
+        raise StoppedError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; --port takes another, 0 a free one",
+            FAILED,
+        ) from error
     listener.listen(BACKLOG)
     return listener
 

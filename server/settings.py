@@ -33,6 +33,19 @@ from dlcb.server.errors import ConfigError
 Symbol = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Reference = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 Size = Annotated[int, Field(ge=0, strict=True)]
+PATHS = {"server": ("tls_certificate", "tls_key"), "cache": ("folder", "bundle")}  # beside the file
+EXPECTED = {  # in the words of YAML
+    "missing": "is missing",
+    "tuple_type": "expected a list",
+    "dict_type": "expected a mapping",
+    "model_type": "expected a mapping",
+    "string_type": "expected text, in quotes",
+    "int_type": "expected an integer",
+    "int_parsing": "expected an integer",
+    "float_parsing": "expected a number",
+    "bool_parsing": "expected true or false",
+    "bool_type": "expected true or false",
+}
 
 
 class Section(BaseModel):
@@ -145,10 +158,19 @@ class Server(Section):
     )
     backend: str = Field("dlcb.compiler", description="module with compile_model and load_model")
     access_log_every: int = Field(0, ge=0, description="log every n-th request; 0 logs none")
-    tls_certificate: Path | None = None
+    tls_certificate: Path | None = Field(None, description="with tls_key: serve https")
     tls_key: Path | None = None
     limits: Limits = Limits()
     keys: Keys = Keys()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Server:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("tls_certificate and tls_key belong together")
+        for path in (self.tls_certificate, self.tls_key):
+            if path is not None and not path.is_file():
+                raise ValueError(f"there is no file {path}")
+        return self
 
 
 class Input(Section):
@@ -250,15 +272,6 @@ class Settings(Section):
     models: tuple[Model, ...] = Field(min_length=1)
     folder: Path = Field(Path(), exclude=True, description="where the file lies; set by `read`")
 
-    @model_validator(mode="after")
-    def _distinct(self) -> Settings:
-        seen: set[tuple[str, str]] = set()
-        for model in self.models:
-            if (model.name, model.version) in seen:
-                raise ValueError(f"models: '{model.name}' version '{model.version}' is registered twice")
-            seen.add((model.name, model.version))
-        return self
-
 
 def read(
     path: Path,
@@ -282,6 +295,7 @@ def read(
     if not isinstance(data, Mapping):
         raise ConfigError(f"{path}:1: expected a mapping with 'models'")
     try:
+        data = _beside(data, path.resolve().parent)
         for section, given in (("server", overrides), ("cache", cache_overrides)):
             options = data.get(section) or {}
             if given and isinstance(options, Mapping):
@@ -295,7 +309,14 @@ def read(
         raise ConfigError(f"{path}:{_line(tree, first['loc'])}: {key}: {words}") from error
     except TypeError as error:  # a key that is not a string
         raise ConfigError(f"{path}:1: {error}") from error
+    seen: set[tuple[str, str]] = set()
     for index, model in enumerate(settings.models):
+        if (model.name, model.version) in seen:
+            raise ConfigError(
+                f"{path}:{_line(tree, ('models', index, 'name'))}: models.{index}: '{model.name}' version "
+                f"'{model.version}' is registered twice"
+            )
+        seen.add((model.name, model.version))
         try:
             model.source(settings.folder)
         except ConfigError as error:
@@ -303,6 +324,19 @@ def read(
                 f"{path}:{_line(tree, ('models', index, 'weights'))}: models.{index}: {error}"
             ) from error
     return settings
+
+
+def _beside(data: Mapping[Any, Any], folder: Path) -> dict[Any, Any]:
+    """What the file holds, with its paths relative to where it lies."""
+    found = dict(data)
+    for section, keys in PATHS.items():
+        if isinstance(options := data.get(section), Mapping):
+            paths = {key: options[key] for key in keys if isinstance(options.get(key), str)}
+            found[section] = {
+                **options,
+                **{key: str(folder / os.path.expanduser(text)) for key, text in paths.items()},
+            }
+    return found
 
 
 def import_beside(folder: Path) -> None:
@@ -380,7 +414,9 @@ def _words_of(names: Iterable[str]) -> str:
 
 
 def _words(error: Mapping[str, Any]) -> str:
-    message = error["msg"].removeprefix("Value error, ")
+    message = EXPECTED.get(error["type"], error["msg"].removeprefix("Value error, "))
+    if error["type"] == "string_pattern_mismatch" and error["loc"][-1] == "factory":
+        message = "expected module:function"
     found = error.get("input")
     if error["type"] in ("missing", "value_error", "extra_forbidden") or isinstance(found, dict | list):
         return _one_line(message)

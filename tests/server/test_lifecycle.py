@@ -310,4 +310,30 @@ def test_a_taken_port_is_one_line(server: LiveServer, tmp_path: Path) -> None:
     done = run_to_its_end(path, DLCB_CACHE=str(tmp_path / "cache"))
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert "cannot listen" in line
+    assert "cannot listen" in line and "--port" in line
+
+
+def test_unusable_tls_files_are_2_and_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(config().replace("port: 0", "port: 0, tls_certificate: a.pem, tls_key: a.pem"))
+    (tmp_path / "a.pem").write_text("no certificate")
+    done = run_to_its_end(path, DLCB_CACHE=str(tmp_path / "cache"))
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("dlcb: cannot serve https")
+
+
+def test_a_module_beside_the_configuration_is_found(launch: Start, tmp_path: Path) -> None:
+    """In the compile process and in workers, whatever the working directory."""
+    (tmp_path / "beside_the_file.py").write_text("from eager_model import *\n")
+    server = launch(config().replace("backend: eager_model", "backend: beside_the_file"))
+    with server.client() as client:
+        assert client.post("/v1/models/identity/infer", content=body(5)).status_code == 200
+
+
+def test_a_start_says_at_once_what_it_starts_and_a_failure_once(launch: Start, tmp_path: Path) -> None:
+    server = launch(config())
+    assert server.lines[0] == "starting identity"
+    with pytest.raises(RuntimeError) as failed:
+        launch(config(arguments="{fails: compiler}"))
+    assert str(failed.value).count("told to fail") == 1

@@ -52,7 +52,13 @@ def wrong(tmp_path: Path, old: str, new: str) -> str:
         ("[batch, 3]", "[batch, 3], values: [2, 0]", ":7: models.0.inputs.0.values: .*2 is not below 0"),
         ("[batch, 3]", "[batch, -3]", ":7: models.0.inputs.0.shape.1"),
         ("[batch, 3]", "[batch, 1.5]", ":7: models.0.inputs.0.shape.1"),
-        ("some.where:make", "nonsense", ":5: models.0.factory: "),
+        ("some.where:make", "nonsense", ":5: models.0.factory: expected module:function, found 'nonsense'"),
+        ("port: 8000", "port: eight", ":2: server.port: expected an integer, found 'eight'"),
+        ("[batch, 3]", "batch", ":7: models.0.inputs.0.shape: expected a list, found 'batch'"),
+        ("    outputs: [y]", "    outputs: [y]\n    version: 2", ":9: models.0.version: expected text, in quotes, found 2"),
+        ("    outputs: [y]\n", "", ":4: models.0.outputs: is missing"),
+        ("port: 8000", "tls_certificate: a.pem", ":1: server: tls_certificate and tls_key belong together"),
+        ("port: 8000", "tls_certificate: a.pem\n  tls_key: b.pem", ":1: server: there is no file /.*/a.pem"),
         ("    factory: some.where:make\n", "", ":4: models.0: exactly one of"),
         ("name: m", "name: m/n", ":4: models.0.name: "),
         ("    outputs: [y]", "    outputs: [y, y]", ":4: models.0: output 'y' is declared twice"),
@@ -70,9 +76,16 @@ def test_an_error_names_line_key_and_rule(tmp_path: Path, old: str, new: str, ex
 
 def test_a_model_registered_twice(tmp_path: Path) -> None:
     twice = GOOD.partition("models:\n")[2]
-    assert "'m' version '1' is registered twice" in wrong(
-        tmp_path, "    outputs: [y]\n", "    outputs: [y]\n" + twice
-    )
+    message = wrong(tmp_path, "    outputs: [y]\n", "    outputs: [y]\n" + twice)
+    assert message == ":9: models.1: 'm' version '1' is registered twice"
+
+
+def test_paths_in_the_file_start_where_it_lies_and_those_of_the_command_line_do_not(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(GOOD + "cache: {folder: kernels, bundle: a.bundle}\n")
+    assert read(path).cache.folder == tmp_path / "kernels"
+    assert read(path).cache.bundle == tmp_path / "a.bundle"
+    assert read(path, {}, {"bundle": Path("b.bundle")}).cache.bundle == Path("b.bundle")
 
 
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
