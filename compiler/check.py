@@ -1,9 +1,10 @@
-"""The load check: a fresh artifact's outputs against eager
-PyTorch at shapes drawn from the signature's edges.
+"""The load check: a fresh artifact's outputs against eager PyTorch at shapes drawn from the signature's
+edges.
 
-A model that disagrees is served by eager PyTorch from then on (quarantined): said in the log,
-the report and a metric, and kept as a reproduction on disk. The verdict is part of the
-artifact, so a warm load does not repeat it."""
+A model that disagrees, or that PyTorch refuses wherever it is tried, is served by eager PyTorch from then on
+(quarantined): said in the log, the report and a metric, and kept as a reproduction on disk. Where PyTorch
+refuses sizes that the program would answer, the program is limited. The verdict is part of the artifact, so a
+warm load does not repeat it."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ import math
 import statistics
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -31,14 +34,37 @@ from dlcb.compiler.bridge.agreement import (
     without_cudnn,
     without_tf32,
 )
+from dlcb.compiler.errors import RequestError
 from dlcb.compiler.options import CompileOptions, cache_folder
+from dlcb.compiler.refused import Refusal, refusals
 from dlcb.compiler.source import ModelSource
-from dlcb.compiler.thunks.model import load_model
+from dlcb.compiler.thunks.eager import refusal_words
+from dlcb.compiler.thunks.model import CompiledModel, load_model
 from dlcb.kernel_cache import Store
 
 _FAR = 4.0  # times eager's own error: more than rounding does
 
 logger = logging.getLogger("dlcb.compiler.check")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`quarantined`: why the artifact must not serve, as one line for people; "" where it agrees with eager.
+    `refusals` limit it to sizes that PyTorch does not refuse."""
+
+    quarantined: str = ""
+    refusals: tuple[Refusal, ...] = ()
+
+
+@dataclass
+class Trials:
+    """What calls at several sizes showed. `refused` are those that our program answered and PyTorch refuses,
+    with its words; `last_words` are what it said last."""
+
+    deviations: list[Deviation] = field(default_factory=list)
+    accepted: list[Mapping[str, int]] = field(default_factory=list)
+    refused: list[tuple[Mapping[str, int], str]] = field(default_factory=list)
+    last_words: str = ""
 
 
 def check(
@@ -49,63 +75,91 @@ def check(
     options: CompileOptions,
     store: Store,
     further: Sequence[Mapping[str, int]] = (),
-) -> str:
-    """Why the artifact under `key` must not serve, as one line for people;
-    empty where it agrees with eager. `further` are sizes to try beside those drawn."""
+    examples: Sequence[Mapping[str, int]] = (),
+) -> Verdict:
+    """Compares the artifact under `key` with eager. `further` are sizes to try beside those drawn; `examples`
+    where PyTorch refuses all of these."""
     device = "cuda" if options.target.kind == "cuda" else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
         logger.warning("%s: compiled for CUDA without a GPU: not checked against eager", source.name)
-        return ""
+        return Verdict()
     eager = module.module() if isinstance(module, ExportedProgram) else module
-    count = options.check_shapes
-    found = disagreements(source, key, eager, store, device=device, count=count, seed=0, further=further)
-    if not found:
-        return ""
-    reason = quarantine_reason(found)
-    path = write_reproduction(source, artifact, found)
-    logger.error("%s is served by eager PyTorch: %s; reproduction in %s", source.name, reason, path)
-    return reason
+    model = load_model(source, key, store, device=device)
+    reference = Reference(eager.to(device), [declared.name for declared in source.inputs])
+    drawn = [*draw_sizes(model.signature, options.check_shapes, seed=0), *further]
+    trials = _try(source, model, reference, drawn)
+    if not trials.accepted:
+        trials = _try(source, model, reference, examples)
+    if found := _beyond_chance(trials.deviations):
+        path = write_reproduction(source, artifact, found)
+        reason = f"{quarantine_reason(found)}; reproduction in {path}"
+    elif not trials.accepted:
+        reason = f"PyTorch refuses every shape that was tried: {trials.last_words}"
+    else:
+        asked = partial(_refuses, source, model, reference)
+        return Verdict(refusals=tuple(refusals(trials.refused, trials.accepted, asked)))
+    logger.error("%s is served by eager PyTorch: %s", source.name, reason)
+    return Verdict(reason)
 
 
-def disagreements(
+def _try(
     source: ModelSource,
-    artifact_key: str,
-    module: nn.Module,
-    store: Store,
-    *,
-    device: str,
-    count: int,
-    seed: int,
-    further: Sequence[Mapping[str, int]] = (),
-) -> list[Deviation]:
-    """The deviations beyond tolerance at up to `count` shapes and at the sizes `further`, at two of them with
-    nothing masked as well; a call that fails where eager does not is one as well."""
-    model = load_model(source, artifact_key, store, device=device)
-    reference = Reference(module.to(device))
-    found: list[Deviation] = []
+    model: CompiledModel,
+    reference: Reference,
+    drawn: Sequence[Mapping[str, int]],
+) -> Trials:
+    """Calls at all these sizes, at two of them with nothing masked as well. A call of ours that fails where
+    eager does not deviates, too."""
+    found = Trials()
+    names = [spec.name for spec in model.signature.outputs]
     with warnings.catch_warnings(), without_tf32():
         warnings.simplefilter("ignore")  # the model's own, at shapes that nobody asked for
-        drawn = [*draw_sizes(model.signature, count, seed), *further]
         unmasked = drawn[-2:] if model.mask else []
         for number, sizes in enumerate([*drawn, *unmasked]):
-            shapes = shapes_of(model.signature, sizes)
-            given = random_inputs(source, shapes, seed + number)
-            bare = number >= len(drawn)
+            shapes, bare = shapes_of(model.signature, sizes), number >= len(drawn)
+            given = random_inputs(source, shapes, number)
             if bare:
                 given[model.mask].fill_(1)
-            inputs = [x.to(device) for x in given.values()]
+            inputs = [x.to(model.device.torch_device) for x in given.values()]
             try:
                 with without_cudnn():
                     eager = reference.eager(inputs)
-            except Exception:  # the user's code may raise anything
-                continue  # eager itself refuses this shape
+            except Exception as error:  # the user's code may raise anything
+                found.last_words = refusal_words(error)
+                if _answers(model, inputs, bare):
+                    found.refused.append((sizes, found.last_words))
+                continue
+            found.accepted.append(sizes)
             try:
                 ours = model.call(*inputs, unmasked=bare)
             except Exception as error:  # nothing of ours may fail where eager PyTorch does not
-                found.append(Deviation(shapes, "*", 0, 0, False, f"{type(error).__name__}: {error}"))
+                failed = Deviation(shapes, "*", 0, 0, False, f"{type(error).__name__}: {error}")
+                found.deviations.append(failed)
             else:
-                found += deviations(shapes, source.outputs, ours, eager, _exact(reference, inputs, eager))
-    return _beyond_chance(found)
+                found.deviations += deviations(shapes, names, ours, eager, _exact(reference, inputs, eager))
+    return found
+
+
+def _answers(model: CompiledModel, inputs: Sequence[torch.Tensor], unmasked: bool) -> bool:
+    try:
+        model.call(*inputs, unmasked=unmasked)
+    except RequestError:
+        return False
+    return True
+
+
+def _refuses(
+    source: ModelSource, model: CompiledModel, reference: Reference, sizes: Mapping[str, int]
+) -> bool:
+    """Whether PyTorch refuses the model at these sizes."""
+    inputs = random_inputs(source, shapes_of(model.signature, sizes), 0)
+    try:
+        with warnings.catch_warnings(), without_cudnn():
+            warnings.simplefilter("ignore")
+            reference.eager([x.to(model.device.torch_device) for x in inputs.values()])
+    except Exception:  # the user's code may raise anything
+        return True
+    return False
 
 
 def _exact(

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch.utils import _pytree as pytree
 
-from dlcb.compiler.signature import Dim, Signature
+from dlcb.compiler.bridge.capture import bound
+from dlcb.compiler.signature import Dim, Signature, compile_expression
 from dlcb.compiler.source import ModelSource
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -40,8 +41,8 @@ class Deviation:
 
 
 def draw_sizes(signature: Signature, count: int, seed: int) -> list[dict[str, int]]:
-    """Up to `count` bindings of the free dims:
-    every edge of their ranges first, then odd and random sizes between."""
+    """At least `count` bindings of the free dims: all at their least sizes, at their greatest and at 1, then
+    each at its edges in turn, the least of each in any case, then odd and random sizes between."""
     dims = {
         dim.symbol: dim
         for tensor in signature.inputs
@@ -54,11 +55,26 @@ def draw_sizes(signature: Signature, count: int, seed: int) -> list[dict[str, in
     draw = random.Random(seed)
     edges = {symbol: _edges(dim) for symbol, dim in dims.items()}
     bindings = [{s: edge[0] for s, edge in edges.items()}, {s: edge[-1] for s, edge in edges.items()}]
-    for symbol, edge in edges.items():
-        bindings += [{s: (value if s == symbol else _between(dims[s], draw)) for s in dims} for value in edge]
+    bindings.append({s: dim.nearest(1) for s, dim in dims.items()})
+    for turn in range(max(map(len, edges.values()))):
+        for symbol, edge in edges.items():
+            if turn < len(edge):
+                bindings.append({**{s: _between(dims[s], draw) for s in dims}, symbol: edge[turn]})
     bindings += ({s: _between(dim, draw) for s, dim in dims.items()} for _ in itertools.repeat(None, count))
-    distinct = list({tuple(sorted(b.items())): b for b in bindings}.values())
-    return distinct[:count]
+    related = [_related(signature, binding) for binding in bindings]
+    distinct = list({tuple(sorted(b.items())): b for b in related}.values())
+    return distinct[: max(count, 3 + len(dims))]
+
+
+def _related(signature: Signature, sizes: dict[str, int]) -> dict[str, int]:
+    """These sizes, as far as the program says that one equals an expression over others."""
+    for guard in signature.guards:
+        left, _, right = guard.expression.partition(" == ")
+        for symbol, value in ((left, right), (right, left)):
+            if symbol in sizes and value:
+                sizes = {**sizes, symbol: compile_expression(value)(sizes)}
+                break
+    return {symbol: max(value, 0) for symbol, value in sizes.items()}
 
 
 def _edges(dim: Dim) -> list[int]:
@@ -129,19 +145,25 @@ def without_tf32() -> Iterator[None]:
 
 
 class Reference:
-    """The eager module, and the same in float64."""
+    """The eager module, and the same in float64. `names` are those of the inputs, where they go by name."""
 
-    def __init__(self, module: torch.nn.Module) -> None:
-        self.module = module
+    def __init__(self, module: torch.nn.Module, names: Sequence[str] = ()) -> None:
+        self.module, self._names = module, names
         self._exact = copy.deepcopy(module).double()
 
     def eager(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         with torch.no_grad():
-            return as_tuple(self.module(*inputs))
+            return self._called(self.module, inputs)
 
     def exact(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         with torch.no_grad(), without_cudnn():
-            return as_tuple(self._exact(*(x.double() if x.is_floating_point() else x for x in inputs)))
+            return self._called(self._exact, [x.double() if x.is_floating_point() else x for x in inputs])
+
+    def _called(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        if not self._names:
+            return as_tuple(module(*inputs))
+        arguments, keywords = bound(module, dict(zip(self._names, inputs, strict=True)))
+        return as_tuple(module(*arguments, **keywords))
 
 
 def as_tuple(outputs: object) -> tuple[torch.Tensor, ...]:

@@ -35,6 +35,7 @@ class DimVerdict:
     source: str
     beyond: str
     certainty: str
+    symbol: str = ""  # the size variable that the dim started as; "" where its size was declared
 
     def __str__(self) -> str:
         place = f"{self.input}[{self.axis}]"
@@ -84,7 +85,10 @@ def judge(
             what, low, high, multiple, reason, source = found[size.value]
             beyond = "eager" if limited(size.value) else "refused"
             result.append(
-                DimVerdict(input_name, axis, what, low, high, multiple, reason, source, beyond, certainty)
+                DimVerdict(
+                    *(input_name, axis, what, low, high, multiple, reason, source, beyond, certainty),
+                    symbol=size.value,
+                )
             )
     return tuple(result)
 

@@ -18,7 +18,15 @@ from dlcb.compiler.runtime.executor import Ran, Shapes
 from dlcb.compiler.runtime.types import TORCH
 from dlcb.compiler.thunks.thunk import Forecast
 
+# the device's trouble, not the caller's
+NOT_REFUSALS = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
 _TARGET = re.compile(r"aten\.([A-Za-z0-9_]+)\.([A-Za-z0-9_]+)")
+
+
+def refusal_words(error: Exception) -> str:
+    """The first line of what PyTorch, or the user's code, said."""
+    words = str(error).strip().splitlines()
+    return words[0] if words else type(error).__name__
 
 
 def resolve(target: str) -> Callable[..., Any]:
@@ -37,7 +45,7 @@ def resolve(target: str) -> Callable[..., Any]:
 def bind(
     target: str, arguments: Sequence[Any], operands: Sequence[torch.Tensor], device: torch.device
 ) -> Callable[[], Any]:
-    """The call of an ATen operator on these operands.
+    """The call of an ATen operator on these operands; it raises GuardError where PyTorch refuses them.
 
     In `arguments`, also inside tuples, "$k" is operand k, "#k" the number that it holds, "dtype:float32" an
     element type and "device" the device we run on; a trailing ("name=", value) is a keyword argument.
@@ -60,7 +68,17 @@ def bind(
             keywords[argument[0][:-1]] = decode(argument[1])
         else:
             positional.append(decode(argument))
-    return partial(resolve(target), *positional, **keywords)
+    call = partial(resolve(target), *positional, **keywords)
+
+    def run() -> Any:
+        try:
+            return call()
+        except NOT_REFUSALS:
+            raise
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise GuardError(f"{target} refuses: {refusal_words(error)}", stage="eager call") from error
+
+    return run
 
 
 def _is_keyword(argument: Any) -> bool:
@@ -92,14 +110,14 @@ class EagerThunk:
         arguments, keywords = bound(self._module, dict(zip(self._names, here, strict=True)))
         try:
             made = as_tuple(self._module(*arguments, **keywords))
-        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        except NOT_REFUSALS:
+            raise
+        except Exception as error:  # the user's code may raise anything
             shapes = ", ".join(
                 f"'{name}' {list(tensor.shape)}" for name, tensor in zip(self._names, inputs, strict=True)
             )
-            words = str(error).strip().splitlines()
             raise GuardError(
-                f"PyTorch refuses inputs {shapes}: {words[0] if words else type(error).__name__}",
-                stage="eager",
+                f"PyTorch refuses inputs {shapes}: {refusal_words(error)}", stage="eager"
             ) from error
         place = inputs[0].device if inputs else self._device
         return Ran(tuple(tensor.to(place) for tensor in made), False)

@@ -1,0 +1,157 @@
+"""What PyTorch refuses is refused, at every size, by its own words and never with another exception; what the
+load check met there limits the model, and the report says so."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from dlcb.compiler.driver import Compilation, compile_model, load_model
+from dlcb.compiler.errors import RequestError
+from dlcb.compiler.expr.node import size
+from dlcb.compiler.refused import refusals
+from dlcb.compiler.source import InputDeclaration, ModelSource
+from dlcb.kernel_cache import open_store
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+SIZES = (0, 1, 2, 3, 6)
+
+
+def attention(x: torch.Tensor) -> torch.Tensor:
+    b = x.shape[0]
+    q, k, v = torch.cat([x, x, x], -1).view(b, -1, 3, 2, 2).permute(2, 0, 3, 1, 4)
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, -1, 4)
+
+
+FUNCTIONS: dict[str, tuple[tuple[int | str, ...], Function]] = {
+    "a division by the size": (("n", 4), lambda x: x * (1 / x.shape[0])),
+    "a size that the user asserts": (("n", 4), lambda x: [x + 1][0 if x.shape[0] != 2 else 5]),
+    "resizing nothing": (("n", 3, "h", "w"), lambda x: F.interpolate(x, scale_factor=2, mode="bilinear")),
+    "statistics of one value": (("n", 3, "h", "w"), lambda x: F.batch_norm(x, None, None, training=True)),
+    "statistics of one pixel": (("n", 3, "h", "w"), F.instance_norm),
+    "windows in too little": (("n", 3, "h", "w"), lambda x: F.unfold(x, 3)),
+    "attention over nothing": (("b", "s", 4), attention),
+}
+
+
+class Program(nn.Module):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.function = FUNCTIONS[name][1]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+class Never(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not torch.compiler.is_compiling():
+            raise ValueError("not today")
+        return x + 1
+
+
+class EachTimeMore(nn.Module):
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        EachTimeMore.calls += 1
+        return x + EachTimeMore.calls
+
+
+class WithAGap(nn.Module):
+    def forward(
+        self, x: torch.Tensor, scale: torch.Tensor | None = None, y: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        return x * scale if scale is not None else x - y
+
+
+def program(name: str) -> nn.Module:
+    return Program(name)
+
+
+def module(name: str) -> nn.Module:
+    return {"Never": Never, "EachTimeMore": EachTimeMore, "WithAGap": WithAGap}[name]()
+
+
+def compiled(
+    tmp_path: Path, factory: str, name: str, *shapes: tuple[int | str, ...]
+) -> tuple[Compilation, Callable[..., tuple[torch.Tensor, ...]]]:
+    inputs = zip(("x", "y"), shapes, strict=False)
+    source = ModelSource(
+        "refused", "1", factory=f"{__name__}:{factory}", arguments={"name": name},
+        inputs=tuple(InputDeclaration(given, "float32", shape) for given, shape in inputs),
+    )  # fmt: skip
+    store = open_store(tmp_path)
+    compilation = compile_model(source, store)
+    return compilation, load_model(source, compilation.artifact_key, store).call
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_refuses_what_pytorch_refuses(name: str, tmp_path: Path) -> None:
+    shape, function = FUNCTIONS[name]
+    compilation, call = compiled(tmp_path, "program", name, shape)
+    assert not compilation.report.quarantined
+    free = [dim for dim in shape if isinstance(dim, str)]
+    for chosen in itertools.product(SIZES, repeat=len(free)):
+        sizes = dict(zip(free, chosen, strict=True))
+        x = torch.randn([sizes.get(dim, dim) for dim in shape], generator=torch.Generator().manual_seed(0))
+        try:
+            expected = function(x)
+        except Exception:  # the cases raise many kinds
+            with pytest.raises(RequestError):
+                call(x)
+        else:
+            torch.testing.assert_close(call(x)[0], expected, equal_nan=True, atol=1e-5, rtol=1e-4)
+
+
+def test_the_least_size_is_in_the_report_and_the_signature(tmp_path: Path) -> None:
+    compilation, _ = compiled(tmp_path, "program", "a division by the size", ("n", 4))
+    line = compilation.report.dims[0]
+    assert (line.low, line.reason) == (1, "PyTorch refuses n = 0: division by zero")
+    assert compilation.signature.inputs[0].dims[0].low == 1
+
+
+def test_sizes_that_are_refused_together_are_no_range(tmp_path: Path) -> None:
+    compilation, _ = compiled(tmp_path, "program", "statistics of one pixel", ("n", 3, "h", "w"))
+    assert [line.low for line in compilation.report.dims] == [0, 3, 0, 0]
+    assert any("h = 1, w = 1" in guard.reason for guard in compilation.report.guards)
+
+
+def test_a_model_that_pytorch_never_runs_is_served_by_it(tmp_path: Path) -> None:
+    compilation, call = compiled(tmp_path, "module", "Never", ("n", 4))
+    assert compilation.report.quarantined == "PyTorch refuses every shape that was tried: not today"
+    with pytest.raises(RequestError, match="not today"):
+        call(torch.ones(3, 4))
+
+
+def test_outputs_without_declared_names_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DLCB_CACHE", str(tmp_path / "cache"))  # where the reproduction goes
+    compilation, _ = compiled(tmp_path, "module", "EachTimeMore", ("n", 4))
+    assert "1 deviations from eager" in compilation.report.quarantined
+
+
+def test_inputs_go_by_name(tmp_path: Path) -> None:
+    compilation, call = compiled(tmp_path, "module", "WithAGap", ("n", 4), ("n", 4))
+    assert not compilation.report.quarantined
+    torch.testing.assert_close(call(torch.full((3, 4), 5.0), torch.ones(3, 4))[0], torch.full((3, 4), 4.0))
+
+
+def test_what_stands_together_is_found() -> None:
+    def refuses(sizes: dict[str, int]) -> bool:
+        return sizes["a"] * sizes["b"] <= 1 or sizes["c"] < 3
+
+    accepted = [{"a": 7, "b": 9, "c": 20}, {"a": 0, "b": 9, "c": 4}]
+    tried = [
+        ({"a": 1, "b": 1, "c": 8}, "one"),
+        ({"a": 2, "b": 9, "c": 0}, "few"),
+        ({"a": 9, "b": 9, "c": 2}, "few"),
+    ]
+    found = refusals(tried, accepted[:1], refuses)
+    assert [each.condition for each in found] == [(size("a") >= 2) | (size("b") >= 2), size("c") >= 3]
+    assert [each.least for each in found] == [None, ("c", 3)]
