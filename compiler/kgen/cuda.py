@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dlcb.compiler.dtype import BOOL, INDEX, INT64, UINT8, DType
+from dlcb.compiler.dtype import BOOL, FLOAT32, INDEX, INT64, UINT8, DType
 from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import TRUE, ZERO, index, product, substitute
+from dlcb.compiler.expr.node import TRUE, ZERO, apply, index, product, substitute
 from dlcb.compiler.ir.graph import Value
 from dlcb.compiler.kgen.coords import Element
 from dlcb.compiler.kgen.cpp import convert
 from dlcb.compiler.kgen.cstyle import ATOM, JOINS, Call, Spelled, inside, tables
 from dlcb.compiler.kgen.lower import Lowering, Scope, identifier, identity
 from dlcb.compiler.kgen.schedule import Nest, kept_loops, worth_keeping
-from dlcb.compiler.kgen.variants import ACCESS, WARP, Variant, narrowable, steps_of
+from dlcb.compiler.kgen.variants import ACCESS, WARP, Variant, narrowable, row_start, steps_of
 from dlcb.compiler.shapes.system import System
 
 _UNDER_WAY = 9  # steps of short loops: each may read a window and a weight
@@ -41,6 +41,16 @@ class Cuda(Lowering):
         super().__init__(nest, tensors, system)
         self._shared: dict[str, str] = {}  # name -> element type
         self._block_joins = 0
+        floats = [v.dtype for v in (*tensors.values(), *nest.outputs) if v.dtype.is_float]
+        self._all_half = all(dtype.bits == 16 for dtype in floats)
+        # quotients that are rounded to a half type, so that rounding twice before does no harm
+        self._by_inverse = {
+            e.scalar.args[0]
+            for e in (self.nest.elements if self._all_half else ())
+            if e.scalar.op == "cast" and e.scalar.args[0].op == "div"
+        }
+        self._before: dict[Expr, str] = {}  # of rows that start within an access
+        self._ends: dict[Expr, str] = {}
 
     def run(self) -> list[str]:
         """The lines of the kernel's body."""
@@ -65,8 +75,7 @@ class Cuda(Lowering):
     def _flat(self) -> None:
         first = f"blockIdx.x * {self._index_type}(blockDim.x) + threadIdx.x"
         step = f"gridDim.x * {self._index_type}(blockDim.x)"
-        unrolled = f"#pragma unroll {self.variant.repeat}" if self.variant.repeat > 1 else ""
-        self._spread(self.nest.loops, self.nest.elements, self.root, first, step, unrolled)
+        self._spread(self.nest.loops, self.nest.elements, self.root, first, step, self._unrolled)
         if self.variant.tail:
             self._tail(self.nest.loops[-1])
 
@@ -86,7 +95,7 @@ class Cuda(Lowering):
         each = [e for e in self.nest.elements if set(e.indices) & set(self.nest.inner)]
         once = [e for e in self.nest.elements if e not in each]
         if each:
-            self._spread(self.nest.inner, each, row, self._member, str(self.variant.team))
+            self._spread(self.nest.inner, each, row, self._member, str(self.variant.team), self._unrolled)
         if once:
             leader = Scope(row, frozenset())
             self._store(once, row, leader)
@@ -98,6 +107,10 @@ class Cuda(Lowering):
         self._over(
             self.nest.rows, row, self.root, first, "gridDim.x" if teams == 1 else f"gridDim.x * {teams}", 1
         )
+
+    @property
+    def _unrolled(self) -> str:
+        return f"#pragma unroll {self.variant.repeat}" if self.variant.repeat > 1 else ""
 
     @property
     def _member(self) -> str:
@@ -123,6 +136,9 @@ class Cuda(Lowering):
         if not loops:
             home.lines.extend(scope.lines)
             return
+        if self.variant.peeled and width > 1:
+            self._over_peeled(loops, scope, home, first, step, unrolled)
+            return
         kind, counter = self._index_type, self.fresh("at")
         extents = [loop.args[0] for loop in loops]
         if width > 1:
@@ -144,7 +160,9 @@ class Cuda(Lowering):
             head.append(f"const {kind} {name} = {value};")
         scope.lines[:0] = head
         if self.variant.turns and tuple(loops) == kept_loops(self.nest):
-            self._take_turns(product(extents), counter, first, scope, home)
+            steps = product(extents)
+            full = steps.is_const and steps.value == self.variant.turns * self.variant.team
+            self._take_turns("" if full else self._size(steps), counter, first, scope, home)
             return
         count = self._count(loops, extents, width, home)
         loop_text = f"for ({kind} {counter} = {first}; {counter} < {count}; {counter} += {step})"
@@ -160,15 +178,53 @@ class Cuda(Lowering):
             return f"{inside(end, 13)} / {width}" if width > 1 else inside(end, 11)
         return f"{inside(end, 13)} * {self._size(product(extents[1:]))}"
 
-    def _take_turns(self, count: Expr, counter: str, first: str, scope: Scope, home: Scope) -> None:
-        """The loop over a row as a fixed number of turns, whose values stay in registers."""
-        reach = self.variant.turns * self.variant.team
+    def _over_peeled(
+        self, loops: Sequence[Expr], scope: Scope, home: Scope, first: str, step: str, unrolled: str
+    ) -> None:
+        """The loop over a row that may start and end within an aligned access. Such an access is made whole:
+        it never leaves the piece of memory that holds its wanted elements."""
+        (loop,) = loops
+        kind, counter, width = self._index_type, self.fresh("at"), self.variant.width
+        before = self._peeled(loop, home)
+        count = f"({self._end(loop, home)} + {before} + {width - 1}) / {width}"
+        scope.lines.insert(
+            0, f"const {kind} {identifier(first_of(loop).value)} = {counter} * {width} - {before};"
+        )
+        if self.variant.turns and (loop,) == kept_loops(self.nest):
+            self._take_turns(count, counter, first, scope, home)
+            return
+        loop_text = f"for ({kind} {counter} = {first}; {counter} < {count}; {counter} += {step})"
+        home.add([unrolled, loop_text] if unrolled else [loop_text], scope)
+
+    def _peeled(self, loop: Expr, home: Scope) -> str:
+        """How many elements of the first access stand before the row."""
+        start = row_start(self.nest, loop)
+        if start not in self._before:
+            name = self._before[start] = self.fresh("before")
+            place = inside(self.compute([start], home)[0], 9)
+            home.lines.append(f"const int {name} = {place} & {self.variant.width - 1};")
+        return self._before[start]
+
+    def _end(self, loop: Expr, home: Scope) -> str:
+        """The size of a loop over a row, or over a part of one."""
+        parts = self.nest.parts
+        if parts is None or loop is not parts.place:
+            return self._size(loop.args[0])
+        if loop not in self._ends:
+            self._ends[loop] = self.fresh("end")
+            end = self.compute([parts.end], home)[0]
+            home.lines.append(f"const {self._index_type} {self._ends[loop]} = {end[0]};")
+        return self._ends[loop]
+
+    def _take_turns(self, count: str, counter: str, first: str, scope: Scope, home: Scope) -> None:
+        """The loop over a row as a fixed number of turns, whose values stay in registers. Without a count
+        there is work in each turn."""
         turn = Scope(home, frozenset())
         turn.lines.append(f"const {self._index_type} {counter} = {first} + turn * {self.variant.team};")
-        if count.is_const and count.value == reach:
-            turn.lines.extend(scope.lines)
+        if count:
+            turn.add([f"if ({counter} < {count})"], scope)
         else:
-            turn.add([f"if ({counter} < {self._size(count)})"], scope)
+            turn.lines.extend(scope.lines)
         home.add(["#pragma unroll", f"for (int turn = 0; turn < {self.variant.turns}; ++turn)"], turn)
         self.loop_written()
 
@@ -225,9 +281,8 @@ class Cuda(Lowering):
     def _unroll(self, chunk: Scope, lanes: Scope) -> None:
         if isinstance(lanes, Lanes):
             name = identifier(lanes.lane.value)
-            lanes.lines.insert(
-                0, f"const {self._index_type} {name} = {identifier(lanes.first.value)} + lane;"
-            )
+            first = identifier(lanes.first.value)
+            lanes.lines.insert(0, f"const {self._index_type} {name} = {first} + lane;")
             self._each_lane(chunk, lanes)
 
     def _store(self, elements: Sequence[Element], outer: Scope, scope: Scope) -> list[str]:
@@ -246,9 +301,12 @@ class Cuda(Lowering):
                 kind = self._pack_type(element.value.dtype)
                 outer.lines.append(f"{kind} {pack};")
                 scope.lines.append(f"{pack}.at[lane] = {value};")
-                first = substitute(element.offset, {scope.lane: scope.first})
-                offset, guard = self.compute([first, element.guard], outer)
+                start = substitute(element.offset, {scope.lane: scope.first})
+                offset, guard = self.compute([start, element.guard], outer)
                 store = f"*reinterpret_cast<{kind}*>({name} + {_sum(offset)}) = {pack};"
+                if self.variant.peeled:
+                    first, end = identifier(scope.first.value), self._end(scope.lane, outer.around)
+                    store = f"store_within({name} + {_sum(offset)}, {pack}, {first}, {end});"
                 after.append(_where(element, guard) + store)
             else:
                 offset, guard = next(spelled), next(spelled)
@@ -261,9 +319,8 @@ class Cuda(Lowering):
         return f"Pack<{self.type_name(dtype)}, {self.variant.width}>"
 
     def _is_pack(self, offset: Expr, lanes: Lanes, dtype: DType) -> bool:
-        return (
-            dtype.itemsize * self.variant.width <= ACCESS
-            and steps_of(offset, lanes.lane, self.variant.width) is not None
+        return dtype.itemsize * self.variant.width <= ACCESS and (
+            self.variant.peeled or steps_of(offset, lanes.lane, self.variant.width) is not None
         )
 
     def _packed_load(self, node: Expr, scope: Scope) -> bool:
@@ -279,6 +336,15 @@ class Cuda(Lowering):
         return () if self._packed_load(node, scope) else super().operands(node, scope)
 
     def _spell(self, node: Expr, args: list[Spelled], home: Scope) -> Spelled:
+        if node in self._by_inverse and isinstance(home, Lanes) and not home.bound & node.args[1].free:
+            outside, inverse = self._home(node.args[1], home), apply("div", 1.0, node.args[1])
+            if inverse not in outside.names:
+                outside.names[inverse] = self.fresh("v"), ATOM
+                name = outside.names[inverse][0]
+                outside.lines.append(f"const float {name} = inverse_of({args[1][0]});")
+            return f"quotient({args[0][0]}, {args[1][0]}, {outside.names[inverse][0]})", ATOM
+        if node.op == "exp" and node.dtype is FLOAT32 and self._all_half:
+            return f"exp_roughly({args[0][0]})", ATOM
         if not self._packed_load(node, home):
             return super()._spell(node, args, home)
         assert isinstance(home, Lanes) and home.parent is not None
@@ -387,14 +453,21 @@ class Cuda(Lowering):
             if self.variant.team == WARP:
                 home.lines.append(f"{accumulator} = join_warp({accumulator}, {join});")
             else:
-                shared, start = self._shared_for(fold), f"{self.local_type(fold)}({identity(fold)[0]})"
+                shared, start = (
+                    self._shared_for(fold),
+                    f"({self.local_type(fold)}){inside(identity(fold), 14)}",
+                )
                 home.lines.append(f"{accumulator} = join_block({accumulator}, {start}, {join}, {shared});")
                 self._block_joins += home is self.row
 
     def _join(self, folds: Sequence[Expr], accumulators: Sequence[str], scope: Scope) -> None:
         bodies = self.compute([fold.args[0] for fold in folds], scope)
+        wanted = ""
+        if self.variant.peeled and isinstance(scope, Lanes):
+            end = self._end(scope.lane, scope.around.around)
+            wanted = f"if (unsigned({identifier(scope.lane.value)}) < unsigned({end})) "
         for fold, accumulator, body in zip(folds, accumulators, bodies, strict=True):
-            scope.lines.append(self.joined(fold, accumulator, body))
+            scope.lines.append(wanted + self.joined(fold, accumulator, body))
 
     def kept(self) -> frozenset[Expr]:
         return worth_keeping(self.nest, memory_is_dear=True) if self.variant.turns else frozenset()

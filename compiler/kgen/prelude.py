@@ -248,6 +248,32 @@ FUNCTION __half half_of(float x) { return __float2half_rn(x); }
 FUNCTION __nv_bfloat16 bfloat_of(float x) { return __float2bfloat16_rn(x); }
 FUNCTION float reciprocal_sqrt(float x) { return rsqrtf(x); }
 FUNCTION double reciprocal_sqrt(double x) { return rsqrt(x); }
+#if __CUDA_ARCH__ >= 800
+FUNCTION float max_of(float a, float b) {
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+    return larger;
+}
+FUNCTION float min_of(float a, float b) {
+    float smaller;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(a), "f"(b));
+    return smaller;
+}
+#endif
+// 2^-21 of e^x at most, where it is not less than the least normal number; for results of half precision
+#ifdef __CUDACC__
+FUNCTION float exp_roughly(float x) {
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * 1.4426950408889634f));
+    return result;
+}
+#else
+FUNCTION float exp_roughly(float x) { return expf(x); }
+#endif
+// a / b by the inverse of b, made once for many a; both are scaled where b is so small that it has none
+FUNCTION float scaled(float x, float by) { return fabsf(by) < 0x1p-100f ? x * 0x1p50f : x; }
+FUNCTION float inverse_of(float b) { return 1.0f / scaled(b, b); }
+FUNCTION float quotient(float a, float b, float inverse) { return scaled(a, b) * inverse; }
 // n / d with the multiplier and shift that the host made from d: for 0 <= n < 2^31, and for 0 <= n < 2^63
 FUNCTION int divide(int n, unsigned multiplier, unsigned shift) {
     return int((__umulhi(unsigned(n), multiplier) + unsigned(n)) >> shift);
@@ -306,6 +332,17 @@ template <typename P> FUNCTION P load_if(bool wanted, const P* place) {
 #else
 template <typename P> FUNCTION P load_if(bool wanted, const P* place) { return wanted ? *place : P{}; }
 #endif
+// what of a pack lies within a row of `size` elements; the pack starts at element `first` of it
+template <typename T, int N>
+FUNCTION void store_within(T* place, const Pack<T, N>& pack, int first, int size) {
+    if (first >= 0 && first <= size - N) {
+        *reinterpret_cast<Pack<T, N>*>(place) = pack;
+        return;
+    }
+    #pragma unroll
+    for (int lane = 0; lane < N; ++lane)
+        if (unsigned(first + lane) < unsigned(size)) place[lane] = pack.at[lane];
+}
 // joining across the threads of a warp, and of a block with the help of shared memory
 template <typename Join, typename T> FUNCTION T join_warp(T value, Join join) {
     for (int distance = 16; distance > 0; distance /= 2)

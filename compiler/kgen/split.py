@@ -55,6 +55,8 @@ def split(nest: Nest, system: System) -> Split | None:
     if any(below in folds for fold in folds for below in toposort([fold.args[0]])):
         return None
     outer, *rest = folds[0].args[1:]
+    if not all(outer in fold.args[0].free for fold in folds):
+        return None  # equal elements: their number, which differs in the last part, would be all that counts
     limits, results = ROWS if nest.kind == "row" else COLUMNS, nest.domain
     condition = system.simplify(apply("and", results <= limits.results, limits.length <= outer.args[0]))
     if condition.is_const and not condition.value:

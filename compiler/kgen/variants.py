@@ -4,13 +4,13 @@ their guards over the sizes go out, most specialised first. The host launches th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dlcb.compiler.dtype import BOOL, INDEX, DType
 from dlcb.compiler.expr.dag import Expr, toposort
-from dlcb.compiler.expr.node import ONE, TRUE, ZERO, apply, as_expr, ceildiv, equal, product
+from dlcb.compiler.expr.node import ONE, TRUE, ZERO, apply, as_expr, ceildiv, equal, product, substitute
 from dlcb.compiler.kgen.affine import linear, over_sizes
-from dlcb.compiler.kgen.schedule import Nest, is_short, worth_keeping
+from dlcb.compiler.kgen.schedule import Nest, held_to_the_end, is_short
 from dlcb.compiler.kgen.verify import products
 from dlcb.compiler.shapes.system import System
 
@@ -24,10 +24,11 @@ FEW = 4  # threads across a block whose columns are few
 ACCESS = 16  # bytes that a thread moves at once
 _MOST_BLOCKS = 1 << 16  # further elements are reached by striding
 TEAMS = (WARP, 64, 128, 256, 512, 1024)  # threads that may share a row; more than a warp are a block
-_KEPT = 16  # registers of a thread for values of a row: more leave too few threads to hide memory's latency
+_KEPT_ACCESSES = 4  # of a thread in a row that is kept: more leave too few threads to hide memory's latency
+_KEPT = 16  # where they are scalars
 _FREE_TEAMS = (WARP, 128, 512)  # for rows of free length: few, as each is a kernel to compile
 _WARP_TURNS = 32  # accesses of a lane in a row of which nothing is kept; a longer one is a block's
-_UNDER_WAY = 4  # scalar loads that a thread has under way at once
+_UNDER_WAY = 4  # loads that a thread has under way at once
 _LIGHT = 40  # operations of an element, those of addresses included
 _LARGEST_INT = 2**31 - 1
 
@@ -46,6 +47,7 @@ class Variant:
     across: int = TILE  # threads side by side along the columns of a block
     tail: bool = False  # are there elements beyond the last whole access?
     repeat: int = 1  # elements of a thread whose loads are to be under way together
+    peeled: bool = False  # may rows start and end within an access?
 
     @property
     def threads(self) -> int:
@@ -59,7 +61,8 @@ class Variant:
         turns = f"_t{self.turns}" if self.turns else ""
         shape = f"_{self.shape}" if self.shape else ""
         shape += f"_{self.across}" if self.across != TILE else ""
-        return width + team + turns + shape + ("_64" if self.index_bits == 64 else "")
+        peeled = "_peeled" if self.peeled else ""
+        return width + team + turns + shape + peeled + ("_64" if self.index_bits == 64 else "")
 
 
 def narrowable(node: Expr) -> bool:
@@ -106,7 +109,9 @@ def widest(nest: Nest) -> int:
     # partial results are few, and wider than what is reduced
     moved = accesses(nest) if nest.parts is None else accesses(nest)[: -len(nest.elements)]
     sizes = [d.itemsize for offset, d in moved for loop in loops if linear(offset).get(loop) is ONE]
-    width = max(1, min(ACCESS // size for size in sizes)) if sizes else 1
+    if not sizes:
+        return 1
+    width = max(1, min(ACCESS // size for size in sizes))
     return width if nest.kind != "column" or _side_by_side(nest, width) else 1
 
 
@@ -137,6 +142,38 @@ def wide_guards(nest: Nest, width: int, system: System, whole: bool = True) -> t
     if any(g.is_const and not g.value for g in guards):
         return None
     return tuple(g for g in guards if not g.is_const and system.known(g) is not True)
+
+
+def row_start(nest: Nest, loop: Expr) -> Expr:
+    """Where in memory, in elements, a row along `loop` starts; of several tensors one will do
+    (`may_be_peeled`)."""
+    offset = next(offset for offset, _ in accesses(nest) if linear(offset).get(loop) is ONE)
+    return substitute(offset, {loop: ZERO})
+
+
+def may_be_peeled(nest: Nest, width: int) -> bool:
+    """Do all accesses along a row start equally far from an address of `width` elements, whatever the
+    sizes?"""
+    rows, loops = set(nest.rows), vector_loops(nest)
+    walks = [nest.inner, *(fold.args[1:] for fold in nest.reductions())]
+    if nest.kind != "row" or any(len(walk) > 1 for walk in walks if set(walk) & set(loops)):
+        return False
+    places = [(offset, TRUE) for offset, _ in accesses(nest)]
+    for node in toposort(e.scalar for e in nest.elements):
+        if node.op == "load":
+            places.append((ZERO, node.args[1]))
+        elif node.op == "check":
+            places += [(ZERO, arg) for arg in node.args]
+    starts: list[Expr] = []
+    for offset, guard in places:
+        for loop in loops:
+            if loop in guard.free or (loop in offset.free and linear(offset).get(loop) is not ONE):
+                return False
+            if loop in offset.free:
+                starts.append(substitute(offset, {loop: ZERO}))
+    indices = {i for start in starts for term in linear(start) for i in term.free if i.op == "index"}
+    apart = (step for start in starts[1:] for step in linear(start - starts[0]).values())
+    return indices <= rows and all(step.is_const and step.value % width == 0 for step in apart)
 
 
 def narrow_guards(nest: Nest, system: System) -> tuple[Expr, ...]:
@@ -204,12 +241,45 @@ Choice = tuple[Nest, Variant, tuple[Expr, ...]]  # a nest, and the variant and g
 
 def choose(nest: Nest, system: System) -> list[Choice]:
     """The variants of `nest` with their guards, best first; the last one has none."""
-    return [(nest, variant, guards) for variant, guards in _variants(nest, system)]
+    made = [(nest, variant, guards) for variant, guards in _variants(nest, system)]
+    # the sort is stable: of one width the rows come first
+    return sorted([*_looked_up(nest, system), *made], key=lambda c: (c[1].index_bits, -c[1].width))
+
+
+def _looked_up(nest: Nest, system: System) -> Iterator[Choice]:
+    """Kernels in which a team copies a row that data have chosen: it looks up once which one, and then has
+    several accesses under way."""
+    rows = _as_rows(nest)
+    if rows is None:
+        return
+    narrow = narrow_guards(nest, system)
+    for width in dict.fromkeys((widest(rows), 1)):
+        wide = wide_guards(rows, width, system)
+        if wide is None:
+            continue
+        long = system.simplify(row_length(rows) >= WARP * width)
+        if not (long.is_const and not long.value):
+            for variant, limits in _teams(rows, width, system):
+                repeat = _UNDER_WAY if width > 1 else 2 * _UNDER_WAY
+                yield rows, replace(variant, repeat=repeat), (*_true(long), *limits, *wide, *narrow)
+        if wide == ():  # every size divides
+            return
+
+
+def _as_rows(nest: Nest) -> Nest | None:
+    """A flat nest whose lanes read next to each other at a place that data decide, as a row kernel's."""
+    lane = nest.lane
+    for node in toposort(e.scalar for e in nest.elements) if nest.kind == "flat" and nest.rows else ():
+        sums = linear(node.args[0]) if node.op == "load" and lane is not None else {}
+        if sums.get(lane) is ONE and any(term.reads and lane not in term.free for term in sums):
+            return replace(nest, kind="row", lane=None, inner=(lane,))
+    return None
 
 
 def _variants(nest: Nest, system: System) -> list[tuple[Variant, tuple[Expr, ...]]]:
     narrow = narrow_guards(nest, system)
-    if nest.kind == "column" and any(not is_short(fold) for fold in nest.reductions()):
+    long = any(not is_short(fold) for fold in nest.reductions())
+    if nest.kind == "column" and nest.lane is not None and long:
         return [*_columns(nest, narrow, system), (Variant(1, 64), ())]
     if crossed(nest) is not None:
         return [*_tiles(nest, narrow, system), (Variant(1, 64), ())]
@@ -222,7 +292,11 @@ def _variants(nest: Nest, system: System) -> list[tuple[Variant, tuple[Expr, ...
         return [(Variant(width, tail=True), (*guards, *narrow)), (Variant(1, 64), ())]
     if wide is not None:
         made += [(v, (*limits, *wide, *narrow)) for v, limits in _teams(nest, width, system)]
-    if wide != ():
+    if wide != () and width > 1 and may_be_peeled(nest, width):
+        peeled = _teams(nest, width, system, peeled=True)
+        made += [(replace(v, peeled=True), (*limits, *narrow)) for v, limits in peeled]
+        made.append((Variant(), narrow))  # tensors that lie off every alignment
+    elif wide != ():
         made += [(v, (*limits, *narrow)) for v, limits in _teams(nest, 1, system)]
     return [*made, (Variant(1, 64), ())]
 
@@ -272,13 +346,15 @@ def _true(guard: Expr) -> tuple[Expr, ...]:
     return () if guard.is_const else (guard,)
 
 
-def _teams(nest: Nest, width: int, system: System) -> list[tuple[Variant, tuple[Expr, ...]]]:
+def _teams(
+    nest: Nest, width: int, system: System, peeled: bool = False
+) -> list[tuple[Variant, tuple[Expr, ...]]]:
     """Who shares a row, by its length: a warp takes a short one; one that fits is kept in registers between
-    its walks."""
+    its walks. A row that is `peeled` may have accesses of which it needs a single element."""
     if nest.kind != "row":
         repeat = _UNDER_WAY if width == 1 and nest.kind == "flat" and _is_light(nest) else 1
         return [(Variant(width, repeat=repeat), ())]
-    length, kept = row_length(nest), len(worth_keeping(nest, memory_is_dear=True))
+    length, kept = row_length(nest), held_to_the_end(nest)
     if not kept:
         if nest.parts is not None:  # a part is long
             return [(Variant(width), ())]
@@ -286,7 +362,9 @@ def _teams(nest: Nest, width: int, system: System) -> list[tuple[Variant, tuple[
         if short.is_const:
             return [(Variant(width, 32, WARP if short.value else THREADS), ())]
         return [(Variant(width, 32, WARP), (short,)), (Variant(width), ())]
-    most = max(1, _KEPT // (width * kept))
+    most = max(1, (_KEPT_ACCESSES if width > 1 else _KEPT) // kept)
+    if peeled:
+        length, most = length + (width - 1), most + 1
     if length.is_const:
         team = next((team for team in TEAMS if length.value <= team * width * most), 0)
         turns = -(-length.value // (team * width)) if team else 0

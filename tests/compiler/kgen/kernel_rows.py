@@ -111,6 +111,12 @@ def gelu_add_norm(p: Program) -> Value:
     return p.layer_norm(z, p.tensor("w", "768"), p.tensor("c", "768"), dims=1, eps=1e-5)
 
 
+def norm_of_odd_rows(p: Program) -> Value:
+    """Rows of which most start off every alignment."""
+    x = p.add(p.tensor("x", "b s 99", FLOAT16), p.tensor("y", "b s 99", FLOAT16))
+    return p.layer_norm(x, dims=1, eps=1e-5)
+
+
 def two_outputs(p: Program) -> list[Value]:
     x = p.add(p.tensor("x", "b s 48"), p.tensor("y", "b s 48"))
     return [x, p.softmax(x, axis=2), p.sum(x, axes=(2,), keepdim=True)]
@@ -241,6 +247,21 @@ ROWS: dict[str, Row] = {
     ),
     "rows_of_equal_elements": Row(
         rows_of_equal_elements, sizes("n m", "3 7", "5 130", "1 1", "40 500"), tolerance=1e-3
+    ),
+    "softmax_half": Row(
+        lambda p: p.softmax(p.tensor("x", "n m", FLOAT16), axis=1),
+        sizes("n m", "3 7", "1 1", "5 130", "2 1000", "9 1001", "3 0"),
+        tolerance=1e-3,
+    ),
+    "norm_of_odd_rows": Row(norm_of_odd_rows, sizes("b s", "2 3", "1 1", "3 11", "0 5"), tolerance=1e-3),
+    "sums_of_odd_rows": Row(
+        lambda p: [
+            p.sum(p.tensor("x", "n m"), axes=(1,), keepdim=False),
+            p.sum(p.tensor("y", "n m", FLOAT16), axes=(0, 1), keepdim=False),
+            p.max(p.tensor("z", "n m", INT32), axes=(1,), keepdim=False),
+        ],
+        sizes("n m", "3 7", "1 1", "5 131", "67 129", "2 1001", "0 3"),
+        tolerance=1e-3,
     ),
     "softmax_channels": Row(
         lambda p: p.softmax(p.tensor("x", "n 2 h w"), axis=1), sizes("n h w", "2 3 5", "1 1 1", "3 17 300")
@@ -448,6 +469,16 @@ ROWS: dict[str, Row] = {
             p.min(p.tensor("y", "n m", INT64), axes=(0,), keepdim=False),
         ],
         sizes("b n m", "2 3 5", "1 1 1", "2 100 70"),
+    ),
+    "rows_looked_up": Row(
+        lambda p: [
+            p.embedding(p.tensor("aligned", "50 136"), p.tensor("a", "n", INT64)),
+            p.embedding(p.tensor("odd", "50 131", FLOAT16), p.tensor("b", "n", INT64)),
+            p.relu(p.embedding(p.tensor("free", "50 m"), p.tensor("c", "n", INT64))),
+        ],
+        sizes("n m", "3 5", "1 1", "9 128", "2 37"),
+        {"a": below(50), "b": below(50), "c": below(50)},
+        tolerance=1e-3,
     ),
     "gathered": Row(
         lambda p: p.gather(p.tensor("x", "n 9"), p.tensor("index", "n k", INT64), axis=1),
