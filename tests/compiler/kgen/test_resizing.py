@@ -1,4 +1,4 @@
-"""Interpolation copies along an axis that keeps its size, whatever the scale factor, and reads no neighbour."""
+"""Interpolation copies along an axis that keeps its size, whatever the scale, and reads no neighbour."""
 
 import numpy as np
 import pytest
