@@ -1,5 +1,5 @@
-"""Random small programs over rows, lengths and masks: whatever the proofs allow is held against the NumPy oracle.
-Many of the steps mix rows or positions on purpose, so that a proof which allows too much is caught."""
+"""Random small programs over rows, lengths and masks: whatever the proofs allow is held against
+the NumPy oracle. Many steps mix rows or positions on purpose, so that a proof which allows too much is caught."""
 
 from __future__ import annotations
 
@@ -191,8 +191,8 @@ def _keys(d: Draft, x: Value) -> Value | None:
 
 STEPS: tuple[Callable[[Draft, Value], Value | None], ...] = (
     pointwise, joined, joined, reordered, reordered, with_axes_merged, with_axes_merged, with_axes_merged,
-    taken_apart, taken_apart, taken_apart, taken_apart, taken_apart, folded, softened, running, moved, shifted,
-    doubled, placed, counted, multiplied, multiplied, triangles, masked, masked, attended, attended,
+    taken_apart, taken_apart, taken_apart, taken_apart, taken_apart, folded, softened, running, moved,
+    shifted, doubled, placed, counted, multiplied, multiplied, triangles, masked, masked, attended, attended,
 )  # fmt: skip
 
 
