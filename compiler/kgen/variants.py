@@ -164,15 +164,18 @@ def may_be_peeled(nest: Nest, width: int) -> bool:
             places.append((ZERO, node.args[1]))
         elif node.op == "check":
             places += [(ZERO, arg) for arg in node.args]
-    starts: list[Expr] = []
+    starts: dict[Expr, Expr] = {}  # of each access along a loop
     for offset, guard in places:
         for loop in loops:
             if loop in guard.free or (loop in offset.free and linear(offset).get(loop) is not ONE):
                 return False
             if loop in offset.free:
-                starts.append(substitute(offset, {loop: ZERO}))
-    indices = {i for start in starts for term in linear(start) for i in term.free if i.op == "index"}
-    apart = (step for start in starts[1:] for step in linear(start - starts[0]).values())
+                starts[offset] = substitute(offset, {loop: ZERO})
+    if not all(any(loop in offset.free for offset in starts) for loop in loops):
+        return False
+    first = next(iter(starts.values()))
+    apart = [step for start in starts.values() for step in linear(start - first).values()]
+    indices = {i for start in starts.values() for i in start.free if i.op == "index"}
     return indices <= rows and all(step.is_const and step.value % width == 0 for step in apart)
 
 
