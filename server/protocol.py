@@ -6,7 +6,7 @@ one of ours, goes uvicorn's own way to the ASGI application.
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -17,12 +17,14 @@ from dlcb.server.tensors import JSON
 if TYPE_CHECKING:
     from dlcb.server.dataplane import Answer
     from dlcb.server.model import ServedModel
-    from dlcb.server.tensors import Headers, Response, TensorRoutes
+    from dlcb.server.tensors import Headers, Place, Response, TensorRoutes
     from dlcb.server.waiting import Pending
 
 COPIED = 1 << 16  # bytes of a body up to which it is small: head and body of an answer go in one write
+LONGEST_HEAD = 4096  # bytes of a head that a connection remembers
 
 _OK_JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+_SPECIAL = {b"expect", b"transfer-encoding", b"upgrade"}  # headers that ask for more than an answer
 _STATUS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 
@@ -32,14 +34,14 @@ class Exchange:
     and `keep_alive` mean what they mean there."""
 
     __slots__ = (
-        "_connection", "_headers", "_limit", "_model", "_name", "_parts", "_pending", "_receiving", "_size",
-        "disconnected", "keep_alive", "response_complete",
+        "_connection", "_limit", "_model", "_parts", "_pending", "_receiving", "_size",
+        "disconnected", "headers", "keep_alive", "place", "response_complete",
     )  # fmt: skip
 
-    def __init__(self, connection: TensorProtocol, name: str, headers: Headers, keep_alive: bool) -> None:
+    def __init__(self, connection: TensorProtocol, place: Place, headers: Headers, keep_alive: bool) -> None:
         self._connection = connection
-        self._name = name
-        self._headers = headers
+        self.place = place
+        self.headers = headers
         self.keep_alive = keep_alive
         self.response_complete = False
         self.disconnected = False
@@ -50,14 +52,14 @@ class Exchange:
         self._pending: Pending | None = None
         self._receiving: Receiving | None = None
 
-    def open(self, version: str | None) -> None:
+    def open(self) -> None:
         """The headers are there: refuse the request now, or wait for its body."""
         try:
-            self._model, self._limit = self._connection.routes.admit(self._headers, self._name, version)
+            self._model, self._limit = self._connection.routes.admit(self.headers, *self.place)
         except Exception as error:  # whatever it is, the client is told
             self._fail(error)
             return
-        if b"expect" in self._headers:
+        if b"expect" in self.headers:
             self._connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def take(self, part: bytes) -> None:
@@ -92,7 +94,7 @@ class Exchange:
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         self._parts = []
         try:
-            self._pending = self._connection.routes.submit(model, self._headers, body, self.deliver)
+            self._pending = self._connection.routes.submit(model, self.headers, body, self.deliver)
         except Exception as error:
             self._fail(error)
 
@@ -102,7 +104,7 @@ class Exchange:
         if error is not None:
             self._fail(error)
         else:
-            self._send(self._connection.routes.success(self._name, self._headers, answer))
+            self._send(self._connection.routes.success(self.place[0], self.headers, answer))
 
     def abandon(self) -> None:
         """The connection is gone."""
@@ -114,7 +116,7 @@ class Exchange:
 
     def _fail(self, error: Exception) -> None:
         self._received()
-        self._send(self._connection.routes.failure(self._name, error))
+        self._send(self._connection.routes.failure(self.place[0], error))
 
     def _send(self, response: Response) -> None:
         transport = self._connection.transport
@@ -139,21 +141,69 @@ class Exchange:
         self._connection.on_response_complete()
 
 
+class Head(NamedTuple):
+    """The head of a request as it was sent, down to the empty line, and what it was found to mean."""
+
+    text: bytes
+    whole: int  # bytes of the request with its body
+    place: Place
+    headers: Headers
+
+
 class TensorProtocol(HttpToolsProtocol):
-    """A connection. `routes` is set by `for_routes`, since uvicorn makes the instances."""
+    """A connection. `routes` is set by `for_routes`, since uvicorn makes the instances.
+
+    A client mostly sends one head again and again. When a request comes in one piece, with the head of the
+    last one byte for byte, its meaning is known and the parser is not asked: it stands between two messages
+    before and after. That is a fifth of the front's own work for a small request.
+    """
 
     routes: TensorRoutes
     _answered = 0.0  # the loop's time
+    _begun = 0  # messages that the parser has seen the beginning of, and the end
+    _ended = 0
+    _head: Head | None = None
 
     @classmethod
     def for_routes(cls, routes: TensorRoutes) -> type[TensorProtocol]:
         """The class that uvicorn is given, for these routes."""
         return type(cls.__name__, (cls,), {"routes": routes})
 
+    def data_received(self, data: bytes) -> None:
+        head = self._head
+        if head is not None and self._repeats(head, data):
+            exchange = self._exchange(head.place, head.headers, True)
+            if not exchange.response_complete:
+                exchange.take(data[len(head.text) :])
+                exchange.run()
+            return
+        begun, between = self._begun, self._ended == self._begun
+        super().data_received(data)
+        if between and self._begun == self._ended == begun + 1:
+            self._remember(data)
+
+    def _repeats(self, head: Head, data: bytes) -> bool:
+        """Whether this is one whole request with that head, and none is on its way."""
+        if len(data) != head.whole or not data.startswith(head.text):
+            return False
+        return self._ended == self._begun and self.cycle.response_complete and not self.flow.write_paused
+
+    def _remember(self, data: bytes) -> None:
+        """One request has come, and nothing else: keep its head, if the next one may be taken as this was."""
+        exchange = self.cycle
+        if type(exchange) is not Exchange or not exchange.keep_alive:
+            return
+        headers = exchange.headers
+        length = data.find(b"\r\n\r\n") + 4
+        size = headers.get(b"content-length")
+        if size == b"%d" % (len(data) - length) and length <= LONGEST_HEAD and not _SPECIAL & headers.keys():
+            self._head = Head(data[:length], len(data), exchange.place, headers)
+
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name.lower(), value))
 
     def on_message_begin(self) -> None:
+        self._begun += 1
         self.url = b""
         self.headers = []
 
@@ -164,9 +214,13 @@ class TensorProtocol(HttpToolsProtocol):
             self._make_scope()
             super().on_headers_complete()
             return
-        exchange = Exchange(self, place[0], headers, self.parser.should_keep_alive())
+        self._exchange(place, headers, self.parser.should_keep_alive())
+
+    def _exchange(self, place: Place, headers: Headers, keep_alive: bool) -> Exchange:
+        exchange = Exchange(self, place, headers, keep_alive)
         self.cycle: Any = exchange
-        exchange.open(place[1])
+        exchange.open()
+        return exchange
 
     def on_body(self, body: bytes) -> None:
         cycle = self.cycle
@@ -176,6 +230,7 @@ class TensorProtocol(HttpToolsProtocol):
             cycle.take(body)
 
     def on_message_complete(self) -> None:
+        self._ended += 1
         cycle = self.cycle
         if type(cycle) is not Exchange:
             super().on_message_complete()
@@ -226,7 +281,7 @@ class TensorProtocol(HttpToolsProtocol):
             self.cycle = None
         super().connection_lost(exc)
 
-    def _place(self, headers: Headers) -> tuple[str, str | None] | None:
+    def _place(self, headers: Headers) -> Place | None:
         """Model and version of a request that can go the short way; None for any other."""
         place = self.routes.match_url(self.url)
         if place is None:

@@ -87,6 +87,30 @@ def test_a_connection_serves_one_request_after_the_other(connection: Connection)
         assert data_of(connection.response()) == [number]
 
 
+def test_a_head_that_comes_again_is_taken_as_before_and_its_body_anew(connection: Connection) -> None:
+    """Every request has one head, byte for byte: whole, in pieces, two at once, with a body that starts as a
+    head ends, and one that is no JSON."""
+    space = b"\r\n" * 3
+    connection.send(request(space + body(0)))
+    assert data_of(connection.response()) == [0]
+    for number in range(1, 4):
+        connection.send(request(space + body(number)))
+        assert data_of(connection.response()) == [number]
+    one, two = request(space + body(4)), request(space + body(5))
+    connection.send(one[:-9])
+    time.sleep(0.05)  # so that the rest is read by itself
+    connection.send(one[-9:])
+    assert data_of(connection.response()) == [4]
+    connection.send(two + one)
+    assert [data_of(connection.response()) for _ in range(2)] == [[5], [4]]
+    connection.send(b"\r\n" + two)
+    assert data_of(connection.response()) == [5]
+    connection.send(two[: -len(body(5))] + b"{" * len(body(5)))
+    assert connection.response()[0] == 400
+    connection.send(two)
+    assert data_of(connection.response()) == [5]
+
+
 def test_a_request_may_come_byte_by_byte(connection: Connection) -> None:
     whole = request(body(1, 2))
     connection.send(*(whole[at : at + 1] for at in range(len(whole))))
