@@ -1,5 +1,5 @@
-"""Random small programs over rows, lengths and masks: whatever the proofs allow is held against
-the NumPy oracle. Many steps mix rows or positions on purpose, so that a proof which allows too much is caught."""
+"""Random small programs over rows, lengths and masks: what the proofs allow is held against the NumPy oracle.
+Many of the steps mix rows or positions on purpose, so that a proof which allows too much is caught."""
 
 from __future__ import annotations
 

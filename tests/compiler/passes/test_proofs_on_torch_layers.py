@@ -1,0 +1,217 @@
+"""PyTorch's own layers, captured: which of them are proven to keep rows apart and to bear padding, which are
+refused, and that eager PyTorch computes what the proofs say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+import torch
+from proof_programs import obstacles, proof
+from torch import Tensor, nn
+
+from dlcb.compiler.bridge.captured import Captured
+from dlcb.compiler.bridge.generalize import generalize
+from dlcb.compiler.options import CompileOptions
+from dlcb.compiler.signature import BatchAxes
+from dlcb.compiler.source import InputDeclaration, ModelSource
+
+WIDTH, HEADS = 16, 4
+X = InputDeclaration("x", "float32", ("batch", "length", WIDTH))
+X_SECOND = InputDeclaration("x", "float32", ("length", "batch", WIDTH))
+MASK = InputDeclaration("mask", "bool", ("batch", "length"))
+IDS = InputDeclaration("x", "int64", ("batch", "length"), (0, 20))
+LENGTHS = InputDeclaration("lengths", "int64", ("batch",), (1, 5))
+
+Forward = Callable[..., Tensor]
+
+
+class Using(nn.Module):
+    """A forward pass of one's own over PyTorch's layers."""
+
+    def __init__(self, forward: Forward, **layers: nn.Module) -> None:
+        super().__init__()
+        self.run = forward
+        for name, layer in layers.items():
+            setattr(self, name, layer)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.run(self, *inputs)
+
+
+def layer(batch_first: bool = True) -> nn.Module:
+    return nn.TransformerEncoderLayer(WIDTH, HEADS, 32, batch_first=batch_first)
+
+
+def attention(batch_first: bool = True) -> nn.Module:
+    return nn.MultiheadAttention(WIDTH, HEADS, batch_first=batch_first)
+
+
+def encoder() -> nn.Module:
+    return nn.TransformerEncoder(layer(), 2, enable_nested_tensor=False)
+
+
+def later(length: int) -> Tensor:
+    return torch.triu(torch.ones(length, length, dtype=torch.bool), diagonal=1)
+
+
+def behind(length: int) -> Tensor:
+    places = torch.arange(length)
+    return places[None, :] > places[:, None]
+
+
+def square(length: int) -> Tensor:
+    return nn.Transformer.generate_square_subsequent_mask(length)
+
+
+def rolled(self: nn.Module, x: Tensor) -> Tensor:
+    """Attention whose rows and heads, merged, are put in another order."""
+    batch, length, _ = x.shape
+    heads = x.transpose(0, 1).reshape(length, batch * HEADS, -1).transpose(0, 1)
+    heads = (heads @ heads.transpose(1, 2)).softmax(-1) @ heads
+    return heads.roll(1, 0).transpose(0, 1).reshape(length, batch, WIDTH).transpose(0, 1)
+
+
+def from_the_end(self: nn.Module, x: Tensor) -> Tensor:
+    places = torch.arange(x.shape[1]).flip(0)
+    return self.m(x + self.places(places), src_mask=later(x.shape[1]))
+
+
+Row = tuple[Callable[[], nn.Module], tuple[InputDeclaration, ...]]
+
+STACKED_AND_PADDED: dict[str, Row] = {
+    "encoder behind a mask": (
+        lambda: Using(lambda s, x, mask: s.m(x, src_key_padding_mask=mask), m=encoder()), (X, MASK),
+    ),
+    "layer, positions first, behind a mask": (
+        lambda: Using(lambda s, x, mask: s.m(x, src_key_padding_mask=mask), m=layer(False)), (X_SECOND, MASK),
+    ),
+    "layer told that it is causal": (
+        lambda: Using(lambda s, x: s.m(x, src_mask=square(x.shape[1]), is_causal=True), m=layer()), (X,),
+    ),
+    "layer, positions first, under a triangle": (
+        lambda: Using(lambda s, x: s.m(x, src_mask=later(x.shape[0])), m=layer(False)), (X_SECOND,),
+    ),
+    "layer with places compared, behind a mask": (
+        lambda: Using(
+            lambda s, x, mask: s.m(x, src_mask=behind(x.shape[1]), src_key_padding_mask=mask), m=layer()
+        ),
+        (X, MASK),
+    ),
+    "attention with its weights, behind a mask": (
+        lambda: Using(lambda s, x, mask: s.m(x, x, x, key_padding_mask=mask)[0], m=attention()), (X, MASK),
+    ),
+    "ids of 0 are hidden": (
+        lambda: Using(
+            lambda s, ids: s.m(s.e(ids), src_key_padding_mask=ids == 0), m=layer(), e=nn.Embedding(20, WIDTH)
+        ),
+        (IDS,),
+    ),
+}  # fmt: skip
+STACKED: dict[str, Row] = {
+    "layer": (layer, (X,)),
+    "mask from the end": (
+        lambda: Using(
+            lambda s, x, mask: s.m(x, src_key_padding_mask=mask.flip(1)), m=layer()
+        ),
+        (X, MASK),
+    ),
+    "one key too far": (
+        lambda: Using(
+            lambda s, x: s.m(x, src_mask=torch.triu(torch.ones(x.shape[1], x.shape[1]).bool(), 2)), m=layer()
+        ),
+        (X,),
+    ),
+    "places from the end": (lambda: Using(from_the_end, m=layer(), places=nn.Embedding(64, WIDTH)), (X,)),
+    "lengths from outside": (
+        lambda: Using(
+            lambda s, x, n: s.m(x, src_key_padding_mask=torch.arange(x.shape[1])[None] >= n[:, None]),
+            m=layer(),
+        ),
+        (X, LENGTHS),
+    ),
+}  # fmt: skip
+ALONE: dict[str, Row] = {
+    "mean over the batch": (lambda: Using(lambda s, x: x - x.mean(0), m=layer()), (X,)),
+    "heads rolled": (lambda: Using(rolled), (X,)),
+    "statistics of the batch": (
+        lambda: nn.BatchNorm1d(WIDTH, track_running_stats=False),
+        (InputDeclaration("x", "float32", ("batch", WIDTH)),),
+    ),
+    "attention between rows": (lambda: layer(False), (X,)),
+    "both ways of a recurrence": (
+        lambda: Using(lambda s, x: s.m(x)[0], m=nn.LSTM(WIDTH, 8, batch_first=True, bidirectional=True)), (X,)
+    ),
+}  # fmt: skip
+
+
+def captured(row: Row) -> tuple[nn.Module, Captured]:
+    torch.manual_seed(0)
+    build, inputs = row
+    module = build().eval().requires_grad_(False)
+    source = ModelSource("model", "1", factory="tests:none", inputs=inputs)
+    return module, generalize(source, module, CompileOptions(probes=2))
+
+
+def drawn(inputs: tuple[InputDeclaration, ...], sizes: Mapping[str, int]) -> dict[str, Tensor]:
+    tensors = {}
+    for given in inputs:
+        shape = [sizes.get(dim, dim) for dim in given.shape]
+        if given.dtype == "bool":
+            tensors[given.name] = torch.rand(shape) < 0.5
+            tensors[given.name][:, 0] = False  # a row that sees nothing is no number in PyTorch
+        elif given.values is not None:
+            tensors[given.name] = torch.randint(*map(int, given.values), shape)
+        else:
+            tensors[given.name] = torch.randn(shape, dtype=torch.float64)
+    return tensors
+
+
+def agree_when_stacked(module: nn.Module, inputs: tuple[InputDeclaration, ...], axes: BatchAxes) -> None:
+    together = drawn(inputs, {"batch": 5, "length": 4})
+    alone = {name: t.narrow(axes.input_axes[name], 1, 2) for name, t in together.items()}
+    got, expected = module.double()(*together.values()), module(*alone.values())
+    torch.testing.assert_close(got.narrow(axes.output_axes["0"], 1, 2), expected, rtol=1e-9, atol=1e-12)
+
+
+def agree_when_padded(
+    module: nn.Module, inputs: tuple[InputDeclaration, ...], fill: Mapping[str, float]
+) -> None:
+    alone = drawn(inputs, {"batch": 3, "length": 4})
+    longer = drawn(inputs, {"batch": 3, "length": 7})
+    for name, own in alone.items():
+        longer[name].fill_(fill[name])
+        longer[name][tuple(map(slice, own.shape))] = own
+    expected, got = module.double()(*alone.values()), module(*longer.values())
+    kept = got[tuple(map(slice, expected.shape))]
+    torch.testing.assert_close(kept, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", STACKED_AND_PADDED)
+def test_rows_are_apart_and_padding_is_hidden(name: str) -> None:
+    row = STACKED_AND_PADDED[name]
+    module, program = captured(row)
+    axes = proof(program.graph)
+    assert axes is not None and axes.symbol == "batch" and set(axes.input_axes) == {e.name for e in row[1]}
+    fill = {"x": 0, "mask": 1}
+    assert obstacles(program.graph, fill)["length"] == ""
+    agree_when_stacked(module, row[1], axes)
+    agree_when_padded(module, row[1], fill)
+
+
+@pytest.mark.parametrize("name", STACKED)
+def test_rows_are_apart_and_padding_shows(name: str) -> None:
+    row = STACKED[name]
+    module, program = captured(row)
+    axes = proof(program.graph)
+    assert axes is not None and axes.symbol == "batch"
+    for hidden in (0, 1):
+        assert "uses it" in obstacles(program.graph, {"x": 0, "mask": hidden, "lengths": 1})["length"]
+    agree_when_stacked(module, row[1], axes)
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_rows_that_see_each_other_are_not_stacked(name: str) -> None:
+    _module, program = captured(ALONE[name])
+    axes = proof(program.graph)
+    assert axes is None or axes.symbol != "batch"
