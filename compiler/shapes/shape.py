@@ -1,10 +1,11 @@
 """Shapes whose rank may be unknown: a shape is a list of parts, each a dim or a shape variable that stands
-for any number of dims. Stating that two shapes are the same unpacks their lists from both ends; dims go to
-the system of sizes, and what is left binds shape variables, so that rank is inferred as well as sizes."""
+for any number of dims. Stating that two shapes are the same unpacks their lists from both ends, that they
+broadcast from the last axis on; dims go to the system of sizes, and what is left binds shape variables, so
+that rank is inferred as well as sizes. What stays undecided is checked where the shapes are known."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -85,15 +86,35 @@ class Same:
         return Same(Shape(left), Shape(right), self.why, self.said)
 
 
+@dataclass(frozen=True)
+class Joined:
+    """The statement that left and right broadcast to result; `said` is what it came from."""
+
+    left: Shape
+    right: Shape
+    result: Shape
+    why: Provenance
+    said: tuple[Shape, Shape]
+    op: str = field(default="joined", init=False)
+
+    def rest(self, left: tuple[Part, ...], right: tuple[Part, ...], result: Shape) -> Joined:
+        return Joined(Shape(left), Shape(right), result, self.why, self.said)
+
+    def is_result(self, parts: tuple[Part, ...]) -> Same:
+        return Same(self.result, Shape(parts), self.why, self.said)
+
+
 class Shapes:
     """What is known of shape variables, over a system of sizes. `budget` limits the engine's steps."""
 
     def __init__(self, system: System, budget: int = STEPS) -> None:
         self.system = system
         self.bound: dict[ShapeVariable, Shape] = {}
-        self.residual: list[Same] = []  # what no rule decides yet; looked at again when a variable is bound
+        # what no rule decides yet; looked at again when a variable is bound
+        self.residual: list[Same | Joined] = []
+        self.stated: list[Same | Joined] = []
         self._engine = Engine(UNPACKING, budget)
-        self._names: set[str] = set()
+        self._names: dict[str, int] = {}  # in the order in which they were made
 
     def fresh(self, hint: str) -> ShapeVariable:
         """A new, uniquely named shape variable."""
@@ -101,13 +122,50 @@ class Shapes:
         while name in self._names:
             count += 1
             name = f"{hint}_{count}"
-        self._names.add(name)
+        self._names[name] = len(self._names)
         return ShapeVariable(name)
+
+    def age(self, variable: ShapeVariable) -> int:
+        return self._names.get(variable.name, -1)
 
     def same(self, left: Shape, right: Shape, why: Provenance = UNSTATED) -> Shape:
         """States that two shapes are the same and gives it. ShapeError where they cannot be, naming both."""
-        self._engine.run([Same(left, right, why, (left, right))], self, self.residual.append)
+        self._state(Same(left, right, why, (left, right)))
         return self.resolve(left)
+
+    def broadcast(self, left: Shape, right: Shape, why: Provenance = UNSTATED) -> Shape:
+        """The shape that both broadcast to, aligned at the last axis; a shape variable stands for what is not
+        decided of it. ShapeError where they do not broadcast, naming both."""
+        result = shape(self.fresh("joined"))
+        self._state(Joined(left, right, result, why, (left, right)))
+        return self.resolve(result)
+
+    def _state(self, it: Same | Joined) -> None:
+        self.stated.append(it)
+        self._engine.run([it], self, self._keep)
+
+    def _keep(self, it: Same | Joined) -> None:
+        self.residual.append(it)
+
+    def at(self, found: Mapping[ShapeVariable, Shape]) -> Shapes:
+        """All that was stated, stated again where run time has found what shape variables stand for.
+        ShapeError for a statement that does not hold there, or that even this does not decide."""
+        system = System()
+        system.adopt(self.system)
+        there = Shapes(system)
+        there._names = dict(self._names)
+        there.bound.update(found)
+        # what was made on the way was made from the statements, and is stated after them
+        made = [Same(shape(v), value, UNSTATED, (shape(v), value)) for v, value in self.bound.items()]
+        for it in (*self.stated, *made, *self.residual):
+            there._state(it)
+        for it in there.residual:
+            left, right = it.said
+            raise ShapeError(
+                f"{it.why.operator or 'the caller'}: shapes {left!r} and {right!r} are not known well enough",
+                stage="shapes", node=it.why.operator, source_line=it.why.source,
+            )  # fmt: skip
+        return there
 
     def resolve(self, x: Shape) -> Shape:
         """`x` with bound shape variables and known sizes put in."""
@@ -168,12 +226,19 @@ def last_dims(shapes: Shapes, it: Same, a: Parts, b: Parts) -> tuple[Same, ...]:
 
 
 def _equal(shapes: Shapes, it: Same, a: Part, b: Part) -> None:
+    shapes.system.equal(a, b, _because(it))  # type: ignore[arg-type]
+
+
+def _because(it: Same | Joined) -> Provenance:
     left, right = it.said
     detail = ", ".join(filter(None, (it.why.detail, f"shapes {left!r} and {right!r}")))
-    shapes.system.equal(a, b, Provenance(it.why.operator, it.why.source, detail))  # type: ignore[arg-type]
+    return Provenance(it.why.operator, it.why.source, detail)
 
 
-def bind(shapes: Shapes, it: Same, a: Parts, b: Parts) -> tuple[Same, ...]:
+def bind(shapes: Shapes, it: Same, a: Parts, b: Parts) -> tuple[Same | Joined, ...]:
+    """Of two variables the older represents both."""
+    if len(b) == 1 and isinstance(b[0], ShapeVariable) and shapes.age(b[0]) > shapes.age(a[0]):  # type: ignore[arg-type]
+        a, b = b, a
     shapes.bound[a[0]] = Shape(b)  # type: ignore[index]
     again, shapes.residual = tuple(shapes.residual), []
     return again
@@ -187,6 +252,37 @@ def mismatch(shapes: Shapes, it: Same, a: Parts, b: Parts) -> tuple[Same, ...]:
     if it.why.detail:
         message += f", for {it.why.detail}"
     raise ShapeError(message, stage="shapes", node=it.why.operator, source_line=it.why.source)
+
+
+# ---- broadcasting
+
+
+class _Joins(Pattern):
+    """Matches a broadcast whose two sides `test` accepts, in either order."""
+
+    heads = frozenset(("joined",))
+
+    def __init__(self, test: Callable[[Parts, Parts], bool]) -> None:
+        self.test = test
+
+    def match(self, node: Joined, bound: Bindings) -> Iterator[Bindings]:  # type: ignore[override]
+        for a, b in ((node.left.parts, node.right.parts), (node.right.parts, node.left.parts)):
+            if self.test(a, b):
+                yield {"it": node, "a": a, "b": b}  # type: ignore[dict-item]
+
+
+def resolved_join(shapes: Shapes, it: Joined, a: Parts, b: Parts) -> tuple[Joined, ...] | None:
+    left, right = shapes.resolve(it.left), shapes.resolve(it.right)
+    return None if (left, right) == (it.left, it.right) else (it.rest(left.parts, right.parts, it.result),)
+
+
+def join_last(shapes: Shapes, it: Joined, a: Parts, b: Parts) -> tuple[Same | Joined, ...]:
+    """The last part of the result, and what is left of the three."""
+    last = a[-1]
+    if last != b[-1]:
+        last = shapes.system.broadcast(a[-1], b[-1], _because(it))  # type: ignore[arg-type]
+    before = shape(shapes.fresh("joined"))
+    return it.is_result((*before.parts, last)), it.rest(a[:-1], b[:-1], before)
 
 
 def _alone(a: Parts, b: Parts) -> bool:
@@ -238,5 +334,16 @@ UNPACKING: RuleSet = (
         _Sides(lambda a, b: not b and bool(a) and not any(map(_is_dim, a))),
         lambda shapes, it, a, b: tuple(it.rest((part,), ()) for part in a),
         priority=5,
+    ),
+    # what is known is put in
+    Rule("resolve join", _Joins(lambda a, b: True), resolved_join),
+    # [] and y -> y
+    Rule("join nothing", _Joins(lambda a, b: not a), lambda shapes, it, a, b: (it.is_result(b),), priority=1),
+    # x ++ [n] and y ++ [m] -> (x and y) ++ [n and m], x ++ s and y ++ s -> (x and y) ++ s
+    Rule(
+        "join last",
+        _Joins(lambda a, b: bool(a and b) and (a[-1] == b[-1] or (_is_dim(a[-1]) and _is_dim(b[-1])))),
+        join_last,
+        priority=2,
     ),
 )

@@ -12,9 +12,9 @@ from typing import Any
 
 from dlcb.compiler.solver.rule import Rule, RuleSet
 
-STEPS = 1_000_000  # in an engine's life; the sizes of 2,000 operators take a thirtieth of it
-STEPS_AT_ONCE = 50_000  # for one expression or statement; a kernel's whole body takes a few thousand
-_DEPTH = 40  # of rules that ask the engine in turn
+STEPS = 400_000  # in an engine's life; the sizes of 2,000 operators take a thirtieth of it
+STEPS_AT_ONCE = 20_000  # for one expression or statement; those of large models take a few hundred
+_DEPTH = 40  # of rules that ask the engine in turn; four is much
 
 
 @dataclass(frozen=True)

@@ -141,3 +141,80 @@ def test_an_exhausted_budget_leaves_statements(system: System) -> None:
 def test_it_stops_because_nothing_applies(system: System, shapes: Shapes) -> None:
     matmul(shapes, shape(2, 3), shape(3, 4))
     assert shapes.report().stopped == "fixed point"
+
+
+# ---- broadcasting of unknown rank
+
+
+def test_broadcast_from_the_last_axis(system: System, shapes: Shapes) -> None:
+    s, n, m = shapes.fresh("s"), system.fresh("n"), system.fresh("m")
+    whole = shape(s, n)
+    for other in (whole, shape(n), shape(s, 1), shape(1), shape()):
+        assert shapes.broadcast(whole, other) == shapes.broadcast(other, whole) == whole
+    assert shapes.broadcast(shape(s, 1), shape(m)) == shape(s, m)
+    assert shapes.broadcast(shape(s, n, 1), shape(n, m)) == shape(s, n, m)
+    assert shapes.broadcast(shape(2, n), shape(3, 1, 1)) == shape(3, 2, n)
+    assert not shapes.residual
+
+
+def batched(shapes: Shapes, a: Shape, b: Shape, why: Provenance = WHY) -> Shape:
+    """The product of matrices whose leading dims broadcast."""
+    system = shapes.system
+    left, right = shapes.fresh("left"), shapes.fresh("right")
+    n, k, m = system.fresh("n"), system.fresh("k"), system.fresh("m")
+    shapes.same(a, shape(left, n, k), why)
+    shapes.same(b, shape(right, k, m), why)
+    return shapes.resolve(shape(shapes.broadcast(shape(left), shape(right), why), n, m))
+
+
+def test_a_leading_list_of_dims_against_a_matrix(system: System, shapes: Shapes) -> None:
+    """One product of unknown rank; at run time it is found to be of rank 2, 3 and 4."""
+    s, n = shapes.fresh("s"), system.fresh("n")
+    product = batched(shapes, shape(s, n, 8), shape(8, 5))
+    assert product == shape(s, n, 5)
+    assert not shapes.residual
+    for lead in (shape(), shape(2), shape(3, 2)):
+        assert shapes.at({s: lead}).resolve(product) == shape(lead, n, 5)
+    with pytest.raises(ShapeError, match=r"matmul: .*6 must equal 8|matmul: .*8 must equal 6"):
+        batched(shapes, shape(s, n, 8), shape(6, 5))
+
+
+def test_lists_that_may_differ_stay_symbolic_and_are_checked_at_run_time(
+    system: System, shapes: Shapes
+) -> None:
+    s, t, n = shapes.fresh("s"), shapes.fresh("t"), system.fresh("n")
+    add = Provenance("add", "model.py:4", "%x, %y")
+    joined = shapes.broadcast(shape(s, n), shape(t, n), add)
+    assert joined.rank is None and joined.parts[-1] is n and len(shapes.residual) == 1
+    product = batched(shapes, joined, shape(n, 3))
+    for a, b, lead in ((shape(), shape(4), shape(4)), (shape(2, 1), shape(7), shape(2, 7))):
+        there = shapes.at({s: a, t: b})
+        assert there.resolve(joined) == shape(lead, n)
+        assert there.resolve(product) == shape(lead, 3) if lead.rank == 0 else True
+    with pytest.raises(ShapeError, match=r"add: 2 does not broadcast with 3, for %x, %y, shapes.*model.py:4"):
+        shapes.at({s: shape(2), t: shape(3)})
+    with pytest.raises(ShapeError, match=r"add: shapes \[\*s, n\] and \[\*t, n\] are not known well enough"):
+        shapes.at({s: shape(2)})
+    # what is said later decides it
+    shapes.same(shape(s), shape(t), WHY)
+    assert shapes.resolve(joined) == shapes.resolve(shape(s, n))
+    assert not shapes.residual
+
+
+def test_two_lists_that_must_be_the_same(shapes: Shapes) -> None:
+    s, t = shapes.fresh("s"), shapes.fresh("t")
+    shapes.same(shape(s), shape(t), WHY)
+    assert shapes.at({s: shape(2, 3), t: shape(2, 3)}).resolve(shape(t)) == shape(2, 3)
+    with pytest.raises(ShapeError, match=r"matmul: 4 must equal 3|matmul: 3 must equal 4"):
+        shapes.at({s: shape(2, 3), t: shape(2, 4)})
+    with pytest.raises(ShapeError, match=r"matmul: shapes \[\*s\] and \[\*t\] differ in rank"):
+        shapes.at({s: shape(2, 3), t: shape(2, 3, 4)})
+
+
+def test_a_statement_that_waits_is_kept_when_another_is_bound(shapes: Shapes) -> None:
+    s, t, u = shapes.fresh("s"), shapes.fresh("t"), shapes.fresh("u")
+    shapes.same(shape(s, 3), shape(u, t, 3))  # binds nothing, or `s`
+    shapes.broadcast(shape(u), shape(t))
+    shapes.same(shape(u), shape(5))
+    assert shapes.resolve(shape(s)) == shape(5, t)
+    assert len(shapes.residual) == 1
