@@ -92,8 +92,8 @@ def _count(result: ShapesResult, name: str, call: Callable[[], object], device: 
 
 
 def _outside(case: Case, device: str) -> dict[str, int]:
-    (_, high), (_, longest) = RANGES[device]
-    return {name: longest + 1 if k else high + 1 for k, name in enumerate(_free(case))}
+    (_, high), (shortest, _) = RANGES[device]
+    return {name: shortest - 1 if k else high + 1 for k, name in enumerate(_free(case))}
 
 
 def _pairs(case: Case, device: str, count: int, draw: random.Random) -> list[dict[str, int]]:
