@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from dlcb.compiler.expr.node import ONE, as_expr, product
 from dlcb.compiler.ir.graph import Graph, Value
 
 FILL = {"x": 0.0, "mask": 1}
-QUICK, LONG = 60, 6000  # programs
+QUICK, LONG = 100, 6000  # programs
 
 
 class Draft:
@@ -78,12 +79,10 @@ def with_axes_merged(d: Draft, x: Value) -> Value | None:
 
 def taken_apart(d: Draft, x: Value) -> Value | None:
     """One axis as two or three, in an order that may not be the one in which they were merged."""
-    axis = d.axis(x)
-    parts = [f for f in (d.batch, d.length, as_expr(2), as_expr(WIDTH)) if d.draw.random() < 0.6]
-    d.draw.shuffle(parts)
-    if len(parts) < 2 or d.p.build.system.simplify(product(parts)) is not x.shape[axis]:
-        return None
-    return d.p.reshape(x, *x.shape[:axis], *parts, *x.shape[axis + 1 :])
+    axis, factors = d.axis(x), (d.batch, d.length, as_expr(2), as_expr(WIDTH))
+    whole, simplify = x.shape[axis], d.p.build.system.simplify
+    ways = [parts for n in (2, 3) for parts in permutations(factors, n) if simplify(product(parts)) is whole]
+    return d.p.reshape(x, *x.shape[:axis], *d.pick(ways), *x.shape[axis + 1 :]) if ways else None
 
 
 def folded(d: Draft, x: Value) -> Value:
