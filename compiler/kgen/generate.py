@@ -61,7 +61,7 @@ def _kernels(
     operator = group.anchor.made_by.op.name
     if target.kind == "cpp":
         return KernelSet("", tuple(_cpp(operator, scalars, nest, system)))
-    if not variants.narrow_guards(nest, system) and _runs_once(group):
+    if _runs_once(group) and not variants.narrow_guards(nest, system):
         plain = [(nest, variants.Variant(), ())]
         return KernelSet("", tuple(_cuda(operator, scalars, plain, system)))
     # the sort is stable: of one width a strip comes first

@@ -3,7 +3,7 @@ their guards over the sizes go out, most specialised first. The host launches th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dlcb.compiler.dtype import BOOL, INDEX, DType
@@ -186,7 +186,8 @@ def narrow_guards(nest: Nest, system: System) -> tuple[Expr, ...]:
     for node in nodes:
         if not (node.dtype is INDEX and narrowable(node)):
             roots.extend(arg for arg in node.args if arg.dtype is INDEX)
-    limits = {system.simplify(_magnitude(root, system)) for root in roots if narrowable(root)}
+    magnitudes = _magnitudes([root for root in roots if narrowable(root)], system)
+    limits = {system.simplify(magnitude) for magnitude in magnitudes}
     # a counter steps once past its end
     limits |= {
         system.simplify(product(i.args[0] for i in fold.args[1:]) + TEAMS[-1]) for fold in nest.reductions()
@@ -203,11 +204,11 @@ def _covers(a: dict[tuple[Expr, ...], int], b: dict[tuple[Expr, ...], int]) -> b
     return all(a.get(factors, 0) >= k for factors, k in b.items())
 
 
-def _magnitude(root: Expr, system: System) -> Expr:
-    """An expression over sizes that neither `root` nor anything a kernel computes it from exceeds in absolute
-    value."""
+def _magnitudes(roots: Sequence[Expr], system: System) -> set[Expr]:
+    """Expressions over sizes that neither a root nor anything a kernel computes it from exceeds in absolute
+    value, one for each of `roots`."""
     done: dict[Expr, Expr] = {}
-    for node in toposort([root]):
+    for node in toposort(roots):
         args = [done[arg] for arg in node.args]
         hosted = over_sizes(node)  # computed by the host, which knows no largest integer
         if hosted and system.known(node >= ZERO) is True:
@@ -236,7 +237,7 @@ def _magnitude(root: Expr, system: System) -> Expr:
                 done[node] = ZERO
                 for arg in args[-2:]:
                     done[node] = apply("max", done[node], arg)
-    return done[root]
+    return {done[root] for root in roots}
 
 
 Choice = tuple[Nest, Variant, tuple[Expr, ...]]  # a nest, and the variant and guards under which it is used

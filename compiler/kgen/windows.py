@@ -35,12 +35,13 @@ def strips(group: Group, layouts: Layouts, system: System, nest: Nest) -> list[C
             break
     made: list[Choice] = []
     strip = plan(shared, group, system)
+    narrow = narrow_guards(strip, system)
     for width in dict.fromkeys((widest(strip), 1)):
         wide = wide_guards(strip, width, system)
         if wide is None:
             continue
         enough = system.simplify(strip.domain // width >= ENOUGH_THREADS)
-        made.append((strip, Variant(width), (enough, *wide, *narrow_guards(strip, system))))
+        made.append((strip, Variant(width), (enough, *wide, *narrow)))
         if wide == ():  # every size divides
             break
     return made
