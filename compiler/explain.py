@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
 
-from dlcb.compiler.report import CallLine, GuardLine, KernelLine, Report
+from dlcb.compiler.report import CallLine, DimLine, GuardLine, KernelLine, Report
 
 
 def explain(report: Report, title: str) -> Group:
@@ -17,7 +17,7 @@ def explain(report: Report, title: str) -> Group:
     tier = f"{report.tier} tier" + (f", quarantined: {report.quarantined}" if report.quarantined else "")
     parts: list[Table | Text] = [Text(f"{title}: {tier}", style="bold")]
     if report.dims:
-        parts.append(_dims(report))
+        parts += [_dims(report), *_reasons(report)]
     if report.graphs:
         parts.append(_graphs(report))
     if report.kernels:
@@ -35,7 +35,7 @@ def explain(report: Report, title: str) -> Group:
     return Group(*parts)
 
 
-def _because(line: GuardLine) -> str:
+def _because(line: GuardLine | DimLine) -> str:
     return ", ".join(filter(None, (line.reason, line.source_line)))
 
 
@@ -46,10 +46,18 @@ def _dims(report: Report) -> Table:
         span = "pinned" if line.size.isdigit() else f"{line.low} to {high}"
         if line.multiple > 1:
             span += f", multiple of {line.multiple}"
-        verdict = (line.size, span, line.certainty, line.beyond, line.reason, line.source_line)
-        rows.append((line.input, str(line.axis), *verdict))
-    columns = ("input", "axis", "size", "range", "certainty", "other sizes", "reason", "from")
+        rows.append((line.input, str(line.axis), line.size, span, line.certainty, line.beyond))
+    columns = ("input", "axis", "size", "range", "certainty", "other sizes")
     return _table("input dims", columns, rows)
+
+
+def _reasons(report: Report) -> list[Text]:
+    """Why each size is what it is: once, wherever it stands."""
+    sizes = {
+        (line.size if not line.size.isdigit() else f"{line.input}[{line.axis}] = {line.size}"): line
+        for line in report.dims
+    }
+    return [Text(f"size   {size}: {_because(line)}") for size, line in sizes.items()]
 
 
 def _graphs(report: Report) -> Table:
@@ -83,7 +91,9 @@ def _calls(report: Report) -> Table:
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """Cells are plain text: the brackets of a type are no markup."""
-    table = Table(*(Column(name, overflow="fold") for name in columns), title=title, title_justify="left")
+    first, *others = columns
+    shown = (Column(first, no_wrap=True), *(Column(name, overflow="fold") for name in others))
+    table = Table(*shown, title=title, title_justify="left")
     for row in rows:
         table.add_row(*map(Text, row))
     return table

@@ -89,6 +89,7 @@ def web_application(  # noqa: PLR0915 - a list of routes, one short function eac
         return reply({"ready": now}, 200 if now else 503)
 
     @web.get("/v2/models", tags=["models"])
+    @web.get("/v1/models", tags=["models"])
     async def models() -> Response:
         return reply(endpoints.models())
 
@@ -185,7 +186,7 @@ def web_application(  # noqa: PLR0915 - a list of routes, one short function eac
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         text = {
-            404: f"there is no path '{request.url.path[:200]}'",
+            404: f"there is no path '{request.url.path[:200]}'; GET / says where to go on",
             405: f"{request.method} is not allowed here",
         }
         value = {"error": text.get(error.status_code, str(error.detail))}

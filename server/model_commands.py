@@ -202,7 +202,7 @@ def _refuse_any_rank(source: ModelSource) -> None:
 
 def _page() -> Console:
     """Standard output: as wide as its terminal, and where it is none as wide as what is printed."""
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else UNBOUNDED
+    width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else UNBOUNDED
     return Console(width=width)
 
 

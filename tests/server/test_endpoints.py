@@ -19,7 +19,9 @@ def test_server_metadata(client: httpx.Client) -> None:
     answer = client.get("/v2").json()
     assert answer["name"] == "dlcb"
     assert {"binary_tensor_data", "model_repository", "statistics"} <= set(answer["extensions"])
-    assert "identity" in client.get("/v2/models").json()["models"]
+    for version in ("v1", "v2"):
+        assert "identity" in client.get(f"/{version}/models").json()["models"]
+    assert "GET / says where" in client.get("/v3").json()["error"]
 
 
 def test_health(client: httpx.Client) -> None:

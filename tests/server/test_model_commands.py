@@ -105,11 +105,24 @@ def test_explain_gives_each_dim_its_reason(config: Path) -> None:
         ("rows", "any", "nothing in the graph depends on it"),
         ("columns", "512", "declared: the range of 'columns'"),
     ):
-        row = rf"x +│ \d +│ {size} +│ 0 to {most} +│ proven +│ refused +│ {reason} +│"
-        assert re.search(row, shown), shown
+        assert re.search(rf"x +│ \d +│ {size} +│ 0 to {most} +│ proven +│ refused +│", shown), shown
+        assert shown.count(f"size   {size}: {reason}\n") == 1
     assert "guard  columns <= 512  [declared: the range of 'columns']\n" in shown
     assert "float32[rows, columns]" in shown
     assert "1 generated kernel" in shown and "softmax" not in shown  # it is made of simpler operators
+
+
+def test_explain_is_as_wide_as_what_it_prints_where_no_terminal_bounds_it(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS")
+    config.write_text(
+        CONFIG.replace("columns", "a_long_name_of_the_columns_that_no_table_of_80_has_room_for")
+    )
+    shown = dlcb("explain", "scaled", "--config", config).stdout
+    kernel = next(line for line in shown.splitlines() if line.startswith("│ k0_"))
+    assert "float32[rows, a_long_name_of_the_columns_that_no_table_of_80_has_room_for]" in kernel
+    assert kernel.rstrip().endswith("div │")
 
 
 def test_what_is_in_the_cache_is_explained_without_pytorch(config: Path) -> None:
