@@ -463,7 +463,7 @@ class Cuda(Lowering):
     def _join(self, folds: Sequence[Expr], accumulators: Sequence[str], scope: Scope) -> None:
         bodies = self.compute([fold.args[0] for fold in folds], scope)
         wanted = ""
-        if self.variant.peeled and isinstance(scope, Lanes):
+        if self.nest.kind == "row" and self.variant.peeled and isinstance(scope, Lanes):
             end = self._end(scope.lane, scope.around.around)
             wanted = f"if (unsigned({identifier(scope.lane.value)}) < unsigned({end})) "
         for fold, accumulator, body in zip(folds, accumulators, bodies, strict=True):

@@ -349,17 +349,36 @@ template <typename Join, typename T> FUNCTION T join_warp(T value, Join join) {
         value = join(value, (T)__shfl_xor_sync(~0u, value, distance));
     return value;
 }
-// across the threads of a block whose numbers differ by a multiple of `across`, a power of two up to 32
-template <int across, typename Join, typename T> FUNCTION T join_slices(T value, Join join, T* shared) {
-    for (int distance = across; distance < 32; distance *= 2)
-        value = join(value, (T)__shfl_xor_sync(~0u, value, distance));
+// the elements of a thread with those of the threads of its block whose numbers differ by a multiple of
+// `across`, a power of two up to 32
+template <int across, int width, typename Join, typename T>
+FUNCTION void join_columns(T* values, Join join, T* shared) {
+    #pragma unroll
+    for (int lane = 0; lane < width; ++lane)
+        for (int distance = across; distance < 32; distance *= 2)
+            values[lane] = join(values[lane], (T)__shfl_xor_sync(~0u, values[lane], distance));
+    const int columns = across * width, first = threadIdx.x % across * width, warps = blockDim.x / 32;
     __syncthreads();
-    if (threadIdx.x % 32 < across) shared[threadIdx.x / 32 * across + threadIdx.x % 32] = value;
+    if (threadIdx.x % 32 < across)
+        for (int lane = 0; lane < width; ++lane)
+            shared[threadIdx.x / 32 * columns + first + lane] = values[lane];
     __syncthreads();
-    T result = shared[threadIdx.x % across];
-    #pragma unroll 1
-    for (int warp = 1; warp < blockDim.x / 32; ++warp)
-        result = join(result, shared[warp * across + threadIdx.x % across]);
+    for (int column = threadIdx.x; column < columns; column += blockDim.x)
+        for (int warp = 1; warp < warps; ++warp)
+            shared[column] = join(shared[column], shared[warp * columns + column]);
+    __syncthreads();
+    for (int lane = 0; lane < width; ++lane) values[lane] = shared[first + lane];
+}
+// column threadIdx.x of those that a block's warps read side by side, each `before` elements too early
+template <int width, typename Join, typename T>
+FUNCTION T join_shifted(const T* values, int before, Join join, T* shared) {
+    const int columns = 33 * width, place = (threadIdx.x % 32 + 1) * width - before;
+    __syncthreads();
+    for (int lane = 0; lane < width; ++lane) shared[threadIdx.x / 32 * columns + place + lane] = values[lane];
+    __syncthreads();
+    const int column = threadIdx.x < 31 * width ? threadIdx.x + width : width;
+    T result = shared[column];
+    for (int warp = 1; warp < blockDim.x / 32; ++warp) result = join(result, shared[warp * columns + column]);
     return result;
 }
 template <typename Join, typename T> FUNCTION T join_block(T value, T identity, Join join, T* shared) {

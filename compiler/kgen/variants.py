@@ -152,13 +152,16 @@ def row_start(nest: Nest, loop: Expr) -> Expr:
 
 
 def may_be_peeled(nest: Nest, width: int) -> bool:
-    """Do all accesses along a row start equally far from an address of `width` elements, whatever the
-    sizes?"""
+    """Do all accesses along a row, in a column kernel all loads, start equally far from an address of
+    `width` elements, whatever the sizes?"""
     rows, loops = set(nest.rows), vector_loops(nest)
     walks = [nest.inner, *(fold.args[1:] for fold in nest.reductions())]
-    if nest.kind != "row" or any(len(walk) > 1 for walk in walks if set(walk) & set(loops)):
-        return False
     places = [(offset, TRUE) for offset, _ in accesses(nest)]
+    if nest.kind == "column" and nest.parts is not None:
+        rows, places = {*rows, nest.parts.place}, places[: -len(nest.elements)]
+        loops = [] if any(len(walk) > 1 for walk in walks) else loops
+    elif nest.kind != "row" or any(len(walk) > 1 for walk in walks if set(walk) & set(loops)):
+        return False
     for node in toposort(e.scalar for e in nest.elements):
         if node.op == "load":
             places.append((ZERO, node.args[1]))
@@ -171,7 +174,7 @@ def may_be_peeled(nest: Nest, width: int) -> bool:
                 return False
             if loop in offset.free:
                 starts[offset] = substitute(offset, {loop: ZERO})
-    if not all(any(loop in offset.free for offset in starts) for loop in loops):
+    if not loops or not all(any(loop in offset.free for offset in starts) for loop in loops):
         return False
     first = next(iter(starts.values()))
     apart = [step for start in starts.values() for step in linear(start - first).values()]
@@ -310,17 +313,32 @@ def _columns(
 ) -> Iterator[tuple[Variant, tuple[Expr, ...]]]:
     """Blocks whose warps take rows side by side; of few columns a warp takes several rows at once."""
     assert nest.lane is not None
-    for width in dict.fromkeys((widest(nest), 1)):
+    most, columns = widest(nest), nest.lane.args[0]
+    one = system.simplify(columns <= FEW)
+    if nest.parts is not None and most >= FEW and not (one.is_const and not one.value):
+        wide = wide_guards(nest, FEW, system)  # for rows of one access
+        if wide is not None:
+            yield Variant(FEW, shape="columns", across=1), (*_true(one), *wide, *narrow)
+    for width in dict.fromkeys((most, 1)):
         wide = wide_guards(nest, width, system)
-        if wide is None:
+        if wide is not None:
+            few = system.simplify(columns <= FEW * width)
+            if nest.parts is not None and not (few.is_const and not few.value):
+                yield Variant(width, shape="columns", across=FEW), (*_true(few), *wide, *narrow)
+            if nest.parts is None or not (few.is_const and few.value):
+                yield Variant(width, shape="columns"), (*wide, *narrow)
+            if wide == ():  # every size divides
+                return
+        if nest.parts is None or width == 1:
             continue
-        few = system.simplify(nest.lane.args[0] <= FEW * width)
-        if nest.parts is not None and not (few.is_const and not few.value):
-            yield Variant(width, shape="columns", across=FEW), (*_true(few), *wide, *narrow)
-        if nest.parts is None or not (few.is_const and few.value):
-            yield Variant(width, shape="columns"), (*wide, *narrow)
-        if wide == ():  # every size divides
-            return
+        many = system.simplify(columns >= FEW * WARP)
+        if width == ACCESS // 2 and may_be_peeled(nest, width) and not (many.is_const and not many.value):
+            yield Variant(width, shape="columns", peeled=True), (*_true(many), *narrow)
+
+
+def columns_of_block(variant: Variant) -> int:
+    """Where rows start within an access, a warp's accesses hold one less of whole ones."""
+    return (variant.across - variant.peeled) * variant.width
 
 
 def _tiles(
@@ -426,7 +444,7 @@ def grid(nest: Nest, variant: Variant) -> Expr:
         blocks = ceildiv(product(i.args[0] for i in nest.rows), variant.threads // variant.team)
     elif variant.shape:
         pair = (nest.lane, *(crossed(nest) or ())[:1])
-        side = variant.across * variant.width if variant.shape == "columns" else tile_side(nest)
+        side = columns_of_block(variant) if variant.shape == "columns" else tile_side(nest)
         blocks = product(ceildiv(i.args[0], side) if i in pair else i.args[0] for i in nest.loops)
     else:
         loops = [i.args[0] for i in nest.loops]

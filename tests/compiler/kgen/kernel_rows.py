@@ -463,6 +463,16 @@ ROWS: dict[str, Row] = {
         lambda p: p.neg(p.permute(p.tensor("x", "n h w 3"), order=(0, 3, 1, 2))),
         sizes("n h w", "2 3 5", "1 1 1"),
     ),
+    "columns_of_halves": Row(
+        lambda p: [
+            p.sum(p.tensor("x", "n m", FLOAT16), axes=(0,), keepdim=False),
+            p.max(
+                p.mul(p.tensor("y", "n m", FLOAT16), p.tensor("z", "n m", FLOAT16)), axes=(0,), keepdim=False
+            ),
+        ],
+        sizes("n m", "3 5", "40 131", "67 300", "33 4", "21 16", "18 256"),
+        tolerance=1e-3,
+    ),
     "column_extrema": Row(
         lambda p: [
             p.max(p.tensor("x", "b n m"), axes=(1,), keepdim=True),

@@ -23,6 +23,6 @@ def test_cuda_agrees_with_the_oracle(name: str, run: type[EmulatedRun] | type[Cu
     for sizes in row.sizes:
         arrays = drawn(row, case.graph, sizes)
         want = evaluate(case.graph, arrays)
-        for choice in range(max(len(kernels.variants) for kernels in case.kernels)):
+        for choice in range(max(len(made) for k in case.kernels for made in (k.variants, k.before))):
             agree(row, run(unit, name, choice=choice)(arrays), want, sizes)
         agree(row, run(unit, name, shift=1)(arrays), want, sizes)
