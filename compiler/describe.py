@@ -252,7 +252,7 @@ def describe_report(
         ),
         guards=tuple(map(_guard_line, solutions[0].guards)),
         notes=captured.notes,
-        batching=_batching_lines(signature),
+        batching=batching_lines(signature),
         graphs=tuple(map(_graph_line, every, plans)) if len(every) > 1 else (),
     )
 
@@ -280,7 +280,8 @@ def _graph_line(captured: Captured, plan: Schedule) -> GraphLine:
     )
 
 
-def _batching_lines(signature: Signature) -> tuple[str, ...]:
+def batching_lines(signature: Signature) -> tuple[str, ...]:
+    """What the proofs say about requests that wait together, for people."""
     if signature.batch is None:
         against = signature.stacking.items()
         return (

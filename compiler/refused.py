@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 from dlcb.compiler.artifact import Artifact
+from dlcb.compiler.describe import batching_lines
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import evaluate, size
 from dlcb.compiler.host.program import Guard, Program
@@ -96,15 +97,18 @@ def narrowed(artifact: Artifact, found: Sequence[Refusal]) -> Artifact:
     least = {refusal.least[0]: (refusal.least[1], refusal.reason) for refusal in found if refusal.least}
     together = {s.value for refusal in found if not refusal.least for s in refusal.condition.free}
     signature, report = artifact.signature, artifact.report
-    batch = signature.batch if signature.batch and signature.batch.symbol not in together else None
+    signature = replace(signature, inputs=tuple(_raised(spec, least) for spec in signature.inputs))
+    if signature.batch and signature.batch.symbol in together:
+        rows = signature.batch.symbol
+        why = next(refusal.reason for refusal in found if size(rows) in refusal.condition.free)
+        signature = replace(signature, batch=None, stacking={rows: why})
+        report = replace(report, batching=batching_lines(signature))
     return replace(
         artifact,
         program=_guarded(artifact.program, guards) if artifact.program else None,
         others=tuple(_guarded(program, guards) for program in artifact.others),
         unmasked=artifact.unmasked and (artifact.unmasked[0], _guarded(artifact.unmasked[1], guards)),
-        signature=replace(
-            signature, inputs=tuple(_raised(spec, least) for spec in signature.inputs), batch=batch
-        ),
+        signature=signature,
         report=replace(
             report,
             dims=tuple(_raised_line(line, least) for line in report.dims),
@@ -122,7 +126,7 @@ def _raised(spec: TensorSpec, least: Mapping[str, tuple[int, str]]) -> TensorSpe
     if spec.dims is None:
         return spec
     dims = [
-        replace(dim, low=least[dim.symbol][0], reason=least[dim.symbol][1])
+        replace(dim, low=least[dim.symbol][0], reason=_also(dim, least[dim.symbol][1]))
         if isinstance(dim, Dim) and dim.symbol in least and dim.low < least[dim.symbol][0]
         else dim
         for dim in spec.dims
@@ -132,4 +136,11 @@ def _raised(spec: TensorSpec, least: Mapping[str, tuple[int, str]]) -> TensorSpe
 
 def _raised_line(line: DimLine, least: Mapping[str, tuple[int, str]]) -> DimLine:
     low, reason = least.get(line.size, (0, ""))
-    return replace(line, low=low, reason=reason) if line.low < low else line
+    return replace(line, low=low, reason=_also(line, reason)) if line.low < low else line
+
+
+def _also(limited: Dim | DimLine, reason: str) -> str:
+    """The reason for the least size, and what is said of others where there is a limit to them as well."""
+    if limited.high is None and limited.multiple == 1:
+        return reason
+    return f"{limited.reason}; {reason}" if limited.reason else reason

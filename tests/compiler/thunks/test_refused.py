@@ -12,10 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from dlcb.compiler.artifact import Artifact
 from dlcb.compiler.driver import Compilation, compile_model, load_model
 from dlcb.compiler.errors import RequestError
 from dlcb.compiler.expr.node import size
-from dlcb.compiler.refused import refusals
+from dlcb.compiler.refused import Refusal, narrowed, refusals
+from dlcb.compiler.report import DimLine, Report
+from dlcb.compiler.signature import BatchAxes, Dim, Signature, TensorSpec
 from dlcb.compiler.source import InputDeclaration, ModelSource
 from dlcb.kernel_cache import open_store
 
@@ -115,6 +118,25 @@ def test_the_least_size_is_in_the_report_and_the_signature(tmp_path: Path) -> No
     line = compilation.report.dims[0]
     assert (line.low, line.reason) == (1, "PyTorch refuses n = 0: division by zero")
     assert compilation.signature.inputs[0].dims[0].low == 1
+
+
+def test_what_is_known_besides_is_kept_and_what_no_longer_holds_is_not() -> None:
+    """The reason for the most stays beside that for the least; what is refused together is not stacked."""
+    n, m = Dim("n", 0, 5, 1, "a table of 5"), Dim("m", 0, None)
+    rows = BatchAxes("m", {"x": 1}, {})
+    proven = Artifact(
+        Signature((TensorSpec("x", "float32", (n, m)),), (), batch=rows),
+        Report("dynamic", dims=(DimLine("x", 0, "n", 0, 5, 1, "a table of 5", "", "proven"),)),
+    )
+    alone = Refusal(size("n") >= 1, "PyTorch refuses n = 0: no", ("n", 1))
+    found = narrowed(proven, [alone])
+    assert found.report.dims[0].reason == "a table of 5; PyTorch refuses n = 0: no"
+    assert found.signature.inputs[0].dims[0].reason == found.report.dims[0].reason
+    assert found.signature.batch == rows
+    together = Refusal((size("n") >= 2) | (size("m") >= 2), "PyTorch refuses n = 1, m = 1: no")
+    found = narrowed(proven, [together])
+    assert found.signature.batch is None
+    assert found.report.batching[1] == "requests are not stacked along 'm': PyTorch refuses n = 1, m = 1: no"
 
 
 def test_sizes_that_are_refused_together_are_no_range(tmp_path: Path) -> None:
