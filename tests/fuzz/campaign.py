@@ -11,9 +11,10 @@ import torch
 
 from dlcb.compiler.errors import ShapeError, ToolchainError
 from dlcb.compiler.options import Target
+from dlcb.compiler.thunks.model import CompiledModel
 from dlcb.kernel_cache import LayeredStore
 
-from . import draw
+from . import casts, draw
 from .bridged import captured, is_wrongly_declared
 from .compiled import CPP, Ready, load, ready
 from .judge import Verdict, judge
@@ -25,12 +26,20 @@ Parameters = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Way:
-    """How programs are run: at how many shapes, on which target, and whether PyTorch stands before it."""
+    """How programs are run: at how many shapes, on which target, whether PyTorch stands before it, and
+    whether they are all casts, which leave nothing to rounding."""
 
     shapes: int
     store: LayeredStore
     bridge: bool = False
     target: Target = CPP
+    casts: bool = False
+
+    def program(self, seed: int) -> Program:
+        return casts.program(seed) if self.casts else draw.program(seed, for_bridge=self.bridge)
+
+    def judge(self, program: Program, each: Ready, model: CompiledModel) -> Verdict:
+        return (casts.judge if self.casts else judge)(program, each, model, self.shapes)
 
 
 @dataclass(frozen=True)
@@ -61,7 +70,7 @@ def campaign(seeds: Sequence[int], way: Way, tally: Tally) -> None:
     """Runs the programs of `seeds` as one batch and adds to `tally`."""
     batch: list[tuple[Program, Ready, Parameters]] = []
     for seed in seeds:
-        program = draw.program(seed, for_bridge=way.bridge)
+        program = way.program(seed)
         tally.programs += 1
         try:
             batch.append((program, *_prepared(program, way)))
@@ -83,7 +92,7 @@ def campaign(seeds: Sequence[int], way: Way, tally: Tally) -> None:
         return
     for (program, each, _), model in zip(batch, models, strict=True):
         try:
-            verdict = judge(program, each, model, way.shapes)
+            verdict = way.judge(program, each, model)
         except Exception as error:
             tally.failures.append(_failure(program, "run", error))
             continue
@@ -101,7 +110,7 @@ def _alone(program: Program, way: Way, tally: Tally) -> None:
     try:
         each, parameters = _prepared(program, way)
         (model,) = load([each], [parameters], way.store)
-        verdict = judge(program, each, model, way.shapes)
+        verdict = way.judge(program, each, model)
     except Exception as error:
         tally.failures.append(_failure(program, "run", error))
         return

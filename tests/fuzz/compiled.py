@@ -81,14 +81,15 @@ def load(
         options = CompileOptions(target=programs[0].target, optimisation="-O1")
         text = translation_unit(kernels, options.target)
         unit = build_unit(text, names, options.target, options, store)
-    return [_model(each, given, unit, store) for each, given in zip(programs, parameters, strict=True)]
+    device: Device = CpuDevice() if not programs or programs[0].target.kind == "cpp" else CudaDevice()
+    return [model(each, given, unit, store, device) for each, given in zip(programs, parameters, strict=True)]
 
 
-def _model(
-    each: Ready, parameters: Mapping[str, torch.Tensor], unit: str, store: LayeredStore
+def model(
+    each: Ready, parameters: Mapping[str, torch.Tensor], unit: str, store: LayeredStore, device: Device
 ) -> CompiledModel:
+    """One program whose kernels `device` finds in `unit`."""
     graph = each.graph
-    device: Device = CpuDevice() if each.target.kind == "cpp" else CudaDevice()
     names = tuple(f"out{k}" for k in range(len(graph.outputs)))
     program = lower(each.plan, each.kernels, (unit,) if each.kernels else (), each.solution, names)
     thunk = ProgramThunk(program, parameters, store, device)

@@ -5,6 +5,7 @@ run the program must decide alike."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,11 @@ from .program import Input, Program, Sizes, numbers
 from .rows import ROWS
 
 _TRIES = 8  # operands for one operator
+_EDGES = (
+    *(0.0, -0.0, 0.5, -0.9, 1.0, -1.0, 127.0, 128.0, -129.0, 255.0, 256.0, 2049.0, 32768.0, 65504.0, 65519.0),
+    *(65520.0, 2.0**24 + 1, 2.0**31 - 1, -(2.0**31), 2.0**32 + 5, 2.0**63, -(2.0**63), 1e39),
+    *(float("inf"), -float("inf"), float("nan")),
+)
 
 
 def program(seed: int, for_bridge: bool = False) -> Program:
@@ -92,6 +98,8 @@ def tensor(given: Input, sizes: Sizes, generator: torch.Generator) -> torch.Tens
         return torch.randint(low, max(high, low + 1), shape, generator=generator).to(kind)
     if given.dtype is BOOL:
         return torch.rand(shape, generator=generator) < 0.5
+    if given.values == "wide":
+        return _wide(shape, generator).to(kind)
     quarters = torch.randint(-12, 13, shape, generator=generator)
     if given.values == "divisor":
         quarters = torch.where(quarters == 0, 4, quarters)
@@ -105,3 +113,13 @@ def tensor(given: Input, sizes: Sizes, generator: torch.Generator) -> torch.Tens
                 flat[(5 * k + 1) % flat.numel()] = odd
         return values.to(kind)
     return (quarters.abs() if given.dtype is UINT8 else quarters).to(kind)
+
+
+def _wide(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    """Numbers of all magnitudes, some of them at the edge of a type, some no numbers."""
+    signs = torch.randint(0, 2, shape, generator=generator) * 2.0 - 1
+    powers = torch.randint(-30, 70, shape, generator=generator).double()
+    values = signs * torch.exp2(powers) * (1 + torch.rand(shape, generator=generator, dtype=torch.float64))
+    edges = torch.tensor(_EDGES, dtype=torch.float64)
+    at_edge = edges[torch.randint(0, len(_EDGES), shape, generator=generator)]
+    return torch.where(torch.rand(shape, generator=generator) < 0.5, values, at_edge)

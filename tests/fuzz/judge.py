@@ -211,13 +211,13 @@ def _complaint(ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> 
         return f"{ours.dtype}{list(ours.shape)}, eager {eager.dtype}{list(eager.shape)}"
     ideal = exact.to(eager.dtype)
     if not eager.dtype.is_floating_point:
-        return _first(ours, eager, exact, (ours != eager) & (ours != ideal))
+        return first_difference(ours, eager, exact, (ours != eager) & (ours != ideal))
     # NaN and infinities: eager's or the exact ones; where eager overflows on the way, a finite result is
     # judged by the exact one
     same = (ours == eager) | (ours == ideal) | (ours.isnan() & (eager.isnan() | ideal.isnan()))
     odd = ~same & ~(ours.isfinite() & ideal.isfinite())
     if bool(odd.any()):
-        return _first(ours, eager, exact, odd)
+        return first_difference(ours, eager, exact, odd)
     kind = torch.finfo(eager.dtype)
     grain = 8 * kind.smallest_normal * kind.eps  # at the bottom of the type, what rounds up stays there
     counted = ours.isfinite() & ideal.isfinite() & eager.isfinite() & ((ours.double() - exact).abs() > grain)
@@ -227,7 +227,10 @@ def _complaint(ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> 
     return f"error {error:.2e}, eager's own {eager_error:.2e}"
 
 
-def _first(ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, wrong: torch.Tensor) -> str:
+def first_difference(
+    ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, wrong: torch.Tensor
+) -> str:
+    """The first element that is wrong, in words; empty where none is."""
     if not bool(wrong.any()):
         return ""
     place = tuple(wrong.nonzero()[0].tolist())

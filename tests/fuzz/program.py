@@ -21,7 +21,7 @@ Sizes = Mapping[str, int]
 class Input:
     """A tensor from outside. `values` says how it is filled: "plain" (multiples of a quarter, exact in
     every float type), "finite" (the same, never made special), "special" (with NaN and infinities),
-    "divisor" (no zeros), "positive", or a pair of sizes that bound indices."""
+    "wide" (all magnitudes), "divisor" (no zeros), "positive", or a pair of sizes that bound indices."""
 
     name: str
     shape: tuple[Expr, ...]

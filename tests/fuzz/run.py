@@ -33,6 +33,7 @@ def main() -> int:
         "--shrink", type=int, default=5, help="failures of different kinds that are made smaller"
     )
     parser.add_argument("--bridge", action="store_true", help="capture the programs from PyTorch")
+    parser.add_argument("--casts", action="store_true", help="casts between all types, compared bit by bit")
     parser.add_argument("--target", choices=("cpp", "cuda"), default="cpp")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -40,7 +41,7 @@ def main() -> int:
     tally, start, told = Tally(), time.monotonic(), 0
     with tempfile.TemporaryDirectory() as folder:
         target = Target.cpp() if given.target == "cpp" else options_for("cuda").target
-        way = Way(given.shapes, open_store(Path(folder)), given.bridge, target)
+        way = Way(given.shapes, open_store(Path(folder)), given.bridge, target, given.casts)
         for first in range(given.seed, given.seed + given.programs, given.batch):
             last = min(first + given.batch, given.seed + given.programs)
             campaign(range(first, last), way, tally)
@@ -52,6 +53,8 @@ def main() -> int:
         for failure in list(kinds.values())[: given.shrink]:
             print(smaller(failure, way), flush=True)
     print(f"seeds {given.seed} to {given.seed + given.programs - 1}: {_counts(tally)}")
+    if given.casts:
+        return 1 if tally.failures else 0
     counts = sorted((tally.covered[name], name) for name in ops.OPS if name not in _NOT_DRAWN)
     print(f"each of {len(counts)} operators in {counts[0][0]} programs or more; least covered:")
     print(", ".join(f"{name} {count}" for count, name in counts[:12]))
