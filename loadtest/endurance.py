@@ -31,6 +31,7 @@ CONFIG = Path(__file__).with_name("endurance.yaml")
 ADMIN = {"X-API-Key": "load-test"}
 DEADLINE = 5.0  # seconds
 TOLERANCE = 1e-4
+FILLING = 600  # shapes of each model with which the soak begins
 VOCABULARY = 30522
 
 
@@ -119,8 +120,9 @@ def overload(seconds: float, times: float = 3.0) -> Outcome:
 
 
 def soak(seconds: float, shapes: int) -> Outcome:
-    """`shapes` different shapes, evenly over `seconds`: images for `pnet`, sentences for `minilm`. What may
-    fill up fills up in the first tenth: it is half of either and holds the largest of each."""
+    """`shapes` different shapes over `seconds`: images for `pnet`, sentences for `minilm`. In the first tenth
+    of the time come `FILLING` of each, the largest among them, which is more than a model keeps plans for:
+    what may fill up is full then. The rest comes evenly, and memory may not grow with it."""
     references = eager_references(CONFIG, {"pnet", "minilm"})
     draw, order = np.random.default_rng(), random.Random()
 
@@ -131,41 +133,52 @@ def soak(seconds: float, shapes: int) -> Outcome:
 
     texts = some("minilm", range(1, 5), range(1, 257), min(1024, shapes // 4))
     images = some("pnet", range(12, 140), range(12, 140), shapes - len(texts))
-    half = shapes // 20  # of the first tenth
-    first, rest = texts[:half] + images[:half], texts[half:] + images[half:]
+    filling = min(FILLING, len(texts) // 2)
+    first, rest = texts[:filling] + images[:filling], texts[filling:] + images[filling:]
     order.shuffle(first)
     order.shuffle(rest)
+    due = [*np.linspace(0, seconds / 10, len(first)), *np.linspace(seconds / 10, seconds, len(rest))]
     tally, resident = Tally(), []
 
     async def go(port: int, process: psutil.Process) -> None:
         connection = await Connection.open(HOST, port)
         began = time.perf_counter()
         for number, (model, sizes) in enumerate(first + rest):
+            if number == len(first) or number % max(1, shapes // 100) == 0:
+                resident.append((number, time.perf_counter() - began, _resident(process)))
             make = sentences if model == "minilm" else image
             request = _request(model, make(*sizes, draw), references[model])
-            await asyncio.sleep(max(0.0, began + number * seconds / shapes - time.perf_counter()))
+            await asyncio.sleep(max(0.0, began + due[number] - time.perf_counter()))
             await ask(connection, request, time.perf_counter(), tally, TOLERANCE)
-            if number % max(1, shapes // 100) == 0:
-                resident.append((time.perf_counter() - began, _resident(process)))
         connection.close()
-        resident.append((time.perf_counter() - began, _resident(process)))
+        resident.append((shapes, time.perf_counter() - began, _resident(process)))
 
     with _server() as (port, process):
         asyncio.run(go(port, process))
-    (_at, settled), (took, last) = resident[10], resident[-1]
+    filled = next(held for number, _at, held in resident if number == len(first))
+    _number, took, held = resident[-1]
+    settled, last = sum(filled.values()), sum(held.values())
     growth = last / settled - 1
     met = growth < 0.02 and not tally.failures
+    by_process = ", ".join(f"{name} {(size - filled.get(name, 0)) >> 20:+d}" for name, size in held.items())
     sentence = (
         f"soak: {len(tally.seconds)} distinct shapes in {took / 60:.1f} minutes, resident memory "
-        f"{settled >> 20} MiB after the first tenth, {last >> 20} MiB at the end: {growth:+.1%} "
-        f"(goal under 2 %), {tally.failures} errors"
+        f"{settled >> 20} MiB after the first {len(first)}, {last >> 20} MiB at the end: {growth:+.1%} "
+        f"(goal under 2 %; MiB by process: {by_process}), {tally.failures} errors"
     )
     return Outcome(met, sentence, {"resident": resident, "complaints": tally.complaints})
 
 
-def _resident(process: psutil.Process) -> int:
-    """Bytes that the front and its children hold."""
-    return sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
+def _resident(process: psutil.Process) -> dict[str, int]:
+    """Bytes that the front and each of its children hold, by what it runs; workers are numbered as they
+    started."""
+    held = {"front": process.memory_info().rss}
+    for child in sorted(process.children(recursive=True), key=lambda one: one.pid):
+        words = child.cmdline()
+        name = words[2].rpartition(".")[2] if len(words) > 2 else child.name()
+        count = sum(known.startswith(name) for known in held)
+        held[f"{name} {count + 1}" if count else name] = child.memory_info().rss
+    return held
 
 
 def beside(seconds: float) -> Outcome:
