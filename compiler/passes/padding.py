@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dlcb.compiler.dtype import BOOL
 from dlcb.compiler.expr.dag import Expr
@@ -25,7 +25,7 @@ from dlcb.compiler.shapes.system import System
 
 WHOLE = frozenset({"attention"})  # composites that are judged as they are, not expanded
 
-_FARTHEST = 40  # nodes that what is padded is followed through
+_FARTHEST = 16  # nodes, one reading the next, that what is padded is followed through
 _LAYOUTS = 16  # ways to take a result's merged axes apart that are tried
 
 _Layout = Mapping[int, Expr]  # for each axis that is taken apart the extent of its inner part
@@ -48,10 +48,11 @@ def padding_obstacles(graph: Graph, fill: Mapping[str, float]) -> dict[str, str]
 
 @dataclass(frozen=True)
 class _Beyond:
-    """Where padding is looked for: a loop's index, and what it is there."""
+    """Where padding is looked for: a loop's index, what it is there, and what was found of elements there."""
 
     loop: Expr
     place: Expr
+    found: dict[tuple[Value, tuple[Expr, ...]], Scalar | None] = field(default_factory=dict)
 
     def __call__(self, e: Expr) -> Expr:
         return substitute(e, {self.loop: self.place})
@@ -196,39 +197,29 @@ class _Proof:
             ZERO if extent is ONE else coordinate for extent, coordinate in zip(shape, trailing, strict=True)
         )
         hidden = False if mask.dtype is BOOL else FOLDS["max"].identity
-        return self._element(mask, at, _beyond(place[-1]), {}) == hidden
+        return self._element(mask, at, _beyond(place[-1])) == hidden
 
-    def _element(
-        self, value: Value, at: Sequence[Expr], beyond: _Beyond, known: dict[tuple, Scalar | None]
-    ) -> Scalar | None:
+    def _element(self, value: Value, at: Sequence[Expr], beyond: _Beyond, depth: int = 0) -> Scalar | None:
         """What the element of `value` is at coordinates `at`, where they lie beyond what was there; None
         where that depends on data, or on the size."""
         at = tuple(self.system.simplify(c) for c in at)
-        key = (value, at)
-        if key in known or len(known) > _FARTHEST:
-            return known.get(key)
-        known[key] = None
-        if value.kind == "input" and value.name in self.fill and self._unmoved(at):
-            filled = [c for c, extent in zip(at, value.shape, strict=True) if extent is self.size]
-            if any(self.system.known(beyond(c) >= self.size) is True for c in filled):
-                known[key] = self.fill[value.name]
-        elif value.producer is not None and value.producer.op.at is not None and value not in self.apart:
-            node = value.producer
-            if not node.op.over and len(node.results) == 1:
-                known[key] = self._at(node, at, beyond, known)
-        return known[key]
+        if depth < _FARTHEST and (value, at) not in beyond.found:
+            beyond.found[value, at] = self._find(value, at, beyond, depth)
+        return beyond.found.get((value, at))
 
-    def _at(
-        self,
-        node: Node,
-        at: Sequence[Expr],
-        beyond: _Beyond,
-        known: dict[tuple, Scalar | None] | None = None,
-    ) -> Scalar | None:
+    def _find(self, value: Value, at: Sequence[Expr], beyond: _Beyond, depth: int) -> Scalar | None:
+        if value.kind == "input" and value.name in self.fill and self._unmoved(at):
+            grown = [beyond(c) for c, extent in zip(at, value.shape, strict=True) if extent is self.size]
+            return self.fill[value.name] if any(self.system.known(c >= self.size) for c in grown) else None
+        node = value.producer
+        if node is None or node.op.at is None or node.op.over or len(node.results) > 1 or value in self.apart:
+            return None
+        return self._at(node, at, beyond, depth)
+
+    def _at(self, node: Node, at: Sequence[Expr], beyond: _Beyond, depth: int = 0) -> Scalar | None:
         """What the node's rule makes of coordinates `at`, or folds there."""
         reading, simplify = read(node), self.system.simplify
         own = dict(zip(reading.out, at, strict=True))
-        known = {} if known is None else known
         body = simplify(substitute(reading.body, own))
         if not self._unmoved([body]):
             return None  # another rule at the larger size
@@ -236,7 +227,7 @@ class _Proof:
         def loaded(place: int) -> Scalar | None:
             access = reading.accesses[place]
             coordinates = [substitute(c, own) for c in access.coordinates]
-            return self._element(node.inputs[access.operand], coordinates, beyond, known)
+            return self._element(node.inputs[access.operand], coordinates, beyond, depth + 1)
 
         return certain(simplify(beyond(body)), loaded)
 

@@ -199,6 +199,7 @@ def test_rows_are_apart_and_padding_is_hidden(name: str) -> None:
     agree_when_padded(module, row[1], fill)
 
 
+@pytest.mark.slow  # look-alikes by hand are refused in test_padding_proof
 @pytest.mark.parametrize("name", STACKED)
 def test_rows_are_apart_and_padding_shows(name: str) -> None:
     row = STACKED[name]
