@@ -189,10 +189,12 @@ class ServedModel:
         )
         check_memory(self.name, self.footprint, sizes, self.memory)
         batch, padding = self.signature.batch, self.padding
+        lengths = () if padding is None else padding.lengths(sizes)
+        stacked = self.stacks and 0 not in lengths  # a reduction over nothing is apart
         admission = Admission(
             rows_of(request, batch),
-            group_of(request, batch if self.stacks else None, padding),
-            () if padding is None else padding.lengths(sizes),
+            group_of(request, batch if stacked else None, padding),
+            lengths,
             sum(len(tensor.data) for tensor in request.inputs.values()),
             sizes=sizes,
             outputs={} if padding is None else known_shapes(self.signature, shapes),

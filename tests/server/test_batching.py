@@ -32,6 +32,15 @@ def test_different_lengths_share_a_batch_where_padding_is_proven(
     assert found == expected
 
 
+def test_a_request_of_length_0_is_not_padded(server: LiveServer, client: httpx.Client) -> None:
+    """A reduction over nothing has a value of its own, which padding need not have."""
+    arrays = [floats(1, length) for length in (9, 0, 8)]
+    before = batches(client, "placed")
+    answers = asyncio.run(together(server, "placed", [ask(x) for x in arrays]))
+    assert [value(answer).shape for answer in answers] == [(1, 9), (1, 0), (1, 8)]
+    assert batches(client, "placed") == before + 2
+
+
 def test_several_axes_are_padded_and_outputs_of_other_sizes_cut_back(
     server: LiveServer, client: httpx.Client
 ) -> None:
