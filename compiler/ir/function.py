@@ -18,15 +18,17 @@ from dlcb.compiler.expr.node import substitute
 from dlcb.compiler.expr.text import parse
 from dlcb.compiler.ir.graph import GraphBuilder, Value
 from dlcb.compiler.ir.op import Inference, Shape
+from dlcb.compiler.shapes.shape import Shapes, shape
 from dlcb.compiler.shapes.system import Provenance, System
 
 
 @dataclass
 class Sizes:
     """What the names of sizes mean in a function's body: `*s` stands for several sizes, any other name for
-    one."""
+    one. With `shapes`, the program is of unknown rank, and a list of sizes may be unknown."""
 
     system: System
+    shapes: Shapes | None = None
     one: dict[str, Expr] = field(default_factory=dict)
     several: dict[str, Shape] = field(default_factory=dict)
 
@@ -34,6 +36,8 @@ class Sizes:
         """The sizes that a text stands for: one, or those of a `*name`. Unknown names become new size
         variables."""
         if item.startswith("*"):
+            if item[1:] not in self.several and self.shapes is not None:
+                self.several[item[1:]] = (self.shapes.fresh(item[1:]),)  # type: ignore[assignment]
             if item[1:] not in self.several:
                 raise ValueError(f"{item} is bound by no argument: known are {sorted(self.several)}")
             return self.several[item[1:]]
@@ -67,10 +71,14 @@ class Pattern:
             raise ValueError(f"a shape has one list of sizes at most, found {text!r}")
         return Pattern(name.strip(), None if dtype == "any" else DTYPES[dtype], items)
 
-    def bind(self, value: Value, sizes: Sizes, infer: Inference) -> None:
+    def bind(self, value: Value, sizes: Sizes, why: Provenance) -> None:
         """Give the pattern's names their meaning, or state that it agrees with the one they have."""
         if self.dtype is not None and value.dtype is not self.dtype:
             raise ShapeError(f"{self!r} does not take {value!r}: {value.type!r}")
+        if sizes.shapes is not None:
+            expected = shape(*(part for item in self.items for part in sizes.read(item)))
+            sizes.shapes.same(shape(*value.shape), expected, why)
+            return
         lists = [k for k, item in enumerate(self.items) if item.startswith("*")]
         missing = len(self.items) - len(lists) - value.rank
         if missing > 0 or (missing and not lists):
@@ -78,6 +86,7 @@ class Pattern:
         parts: list[Shape] = [(extent,) for extent in value.shape]
         for k in lists:
             parts[k : k - missing] = [value.shape[k : k - missing]]
+        infer = sizes.system.inference(why)
         for item, part in zip(self.items, parts, strict=True):
             self._bind_item(item, part, sizes, infer)
 
@@ -118,10 +127,10 @@ def call(build: GraphBuilder, function: Function, *arguments: Value) -> tuple[Va
         raise CompilerError(
             f"{function!r} takes {len(function.parameters)} arguments, found {len(arguments)}"
         )
-    sizes = Sizes(build.system)
+    sizes = Sizes(build.system, build.shapes)
     for pattern, value in zip(function.parameters, arguments, strict=True):
         where = Provenance(f"call of {function.name}", build.source, f"{value!r}: {value.type!r}")
-        pattern.bind(value, sizes, build.system.inference(where))
+        pattern.bind(value, sizes, where)
     return tuple(function.body(build, sizes, arguments))
 
 
@@ -141,8 +150,7 @@ def loop(build: GraphBuilder, function: Function, *arguments: Value, count: int)
 
 def _invariant(build: GraphBuilder, function: Function, turn: int, old: Value, new: Value) -> None:
     what = f"turn {turn + 1} of the loop over {function.name} makes {new.type!r} of the state {old.type!r}"
-    if old.dtype is not new.dtype or old.rank != new.rank:
+    if old.dtype is not new.dtype:
         raise ShapeError(what, source_line=build.source)
-    infer = build.system.inference(Provenance(f"loop over {function.name}", build.source, what))
-    for axis, (before, after) in enumerate(zip(old.shape, new.shape, strict=True)):
-        infer.equal(before, after, f"axis {axis} of the state")
+    why = Provenance(f"loop over {function.name}", build.source, what)
+    build.agree(old.shape, new.shape, why, "of the state")

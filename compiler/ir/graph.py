@@ -17,7 +17,8 @@ from dlcb.compiler.errors import ShapeError
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import as_expr
 from dlcb.compiler.ir.op import Inference, Op, Type
-from dlcb.compiler.shapes.system import Provenance, System
+from dlcb.compiler.shapes.shape import Shapes
+from dlcb.compiler.shapes.system import Provenance, System, Why, asked
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +105,8 @@ class Graph:
 class GraphBuilder:
     """Builds a Graph. `apply` is the one way to add a node."""
 
+    shapes: Shapes | None = None  # what is known of lists of sizes, where ranks are unknown
+
     def __init__(self, name: str, system: System | None = None) -> None:
         self.name = name
         self.system = system if system is not None else System()
@@ -161,7 +164,7 @@ class GraphBuilder:
             Type(tuple(simplify(as_expr(extent)) for extent in shape), dtype)
             for shape, dtype in zip(shapes, dtypes, strict=True)
         ]
-        node = _node(op, inputs, attributes, self.source, names, types)
+        node = make_node(op, inputs, attributes, self.source, names, types)
         self._nodes.append(node)
         self._made[key] = node.results
         return node.results
@@ -177,7 +180,7 @@ class GraphBuilder:
         same = all(new is old.type for new, old in zip(types, node.results, strict=True))
         if not same or any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
             names = [value.name for value in node.results]
-            node = _node(node.op, inputs, node.attributes, node.source, names, types)
+            node = make_node(node.op, inputs, node.attributes, node.source, names, types)
         self._nodes.append(node)
         self._made[key] = node.results
         return node.results
@@ -196,10 +199,25 @@ class GraphBuilder:
 
     def infer(self, op: Op, inputs: Iterable[Value]) -> Inference:
         """What `op`'s shape rule talks to."""
+        return self.system.inference(self.because(op, inputs))
+
+    def because(self, op: Op, inputs: Iterable[Value]) -> Why:
+        """Where statements of `op` over `inputs` come from."""
         source = self.source
-        return self.system.inference(
-            lambda: Provenance(op.name, source, ", ".join(f"{v!r}: {v.type!r}" for v in inputs))
-        )
+        return lambda: Provenance(op.name, source, ", ".join(f"{v!r}: {v.type!r}" for v in inputs))
+
+    def agree(self, found: Sequence[Expr], expected: Sequence[Expr], why: Why, what: str) -> None:
+        """States that two shapes are the same. `what` says in words which shape this is."""
+        if len(found) != len(expected):
+            because = asked(why)
+            raise ShapeError(
+                f"{because.operator}: {list(found)} and {list(expected)} differ in rank, {what}",
+                node=because.operator, source_line=because.source,
+            )  # fmt: skip
+        infer = self.system.inference(why)
+        for axis, (one, other) in enumerate(zip(found, expected, strict=True)):
+            if one is not other:
+                infer.equal(one, other, f"axis {axis} {what}")
 
     def build(self, *outputs: Value) -> Graph:
         """The finished program, without nodes that no output needs."""
@@ -249,7 +267,7 @@ def rewrite(
     return build.build(*(made[value] for value in graph.outputs))
 
 
-def _node(
+def make_node(
     op: Op,
     inputs: tuple[Value, ...],
     attributes: Mapping[str, Any],

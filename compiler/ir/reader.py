@@ -17,18 +17,19 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dlcb.compiler.dtype import DTYPES
 from dlcb.compiler.errors import CompilerError
+from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import product
 from dlcb.compiler.ir.function import Body, Function, Pattern, Sizes, call, loop
 from dlcb.compiler.ir.graph import Graph, GraphBuilder, Value
 from dlcb.compiler.ir.op import Shape
 from dlcb.compiler.ir.ops import OPS
-from dlcb.compiler.shapes.system import System
+from dlcb.compiler.shapes.system import Provenance, System
 
 _SIZE = re.compile(r"size (\S+) in (\d+)\.\.(\d*)$")
 _VALUE = re.compile(r"(input|parameter) (\S+): (\w+)\[(.*)\]$")
@@ -38,15 +39,23 @@ _NODE = re.compile(r"(%.+?) = (?:(call|loop) )?(\w+)\((.*?)\)(?: : (.+?))?(?:  #
 Line = tuple[int, str]
 
 
-def parse(text: str, system: System | None = None) -> Graph:
-    """The graph that `text` describes. Raises CompilerError naming the line that does not read, ShapeError
-    where shapes contradict each other or a written type is not the inferred one."""
-    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)]
+def parse(
+    text: str, system: System | None = None, shapes: Mapping[str, Sequence[Expr | int]] | None = None
+) -> Graph:
+    """The graph that `text` describes; `shapes` are those of inputs, by name, where the text leaves their
+    rank open. Raises CompilerError naming the line that does not read, ShapeError where shapes contradict
+    each other or a written type is not the inferred one."""
     build = GraphBuilder("", system)
-    reader = _Reader(build, Sizes(build.system), {}, {}, [])
-    return build.build(
-        *reader.read(iter([line for line in lines if line[1] and not line[1].startswith("#")]))
-    )
+    return build.build(*read(text, build, shapes))
+
+
+def read(
+    text: str, build: GraphBuilder, shapes: Mapping[str, Sequence[Expr | int]] | None = None
+) -> list[Value]:
+    """The values that the text returns, built with `build`."""
+    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)]
+    reader = _Reader(build, Sizes(build.system, build.shapes), {}, {}, [], shapes or {})
+    return reader.read(iter([line for line in lines if line[1] and not line[1].startswith("#")]))
 
 
 @dataclass
@@ -74,8 +83,10 @@ class _Reader:
         values: dict[str, Value],
         functions: dict[str, Function],
         calls: list[_Call],
+        shapes: Mapping[str, Sequence[Expr | int]],
     ) -> None:
         self.build, self.sizes, self.values, self.functions = build, sizes, values, functions
+        self.shapes = shapes  # of inputs, where the text leaves their rank open
         self.calls = calls  # those that lead here, outermost first; shared by all readers of a text
 
     def read(self, lines: Iterator[Line]) -> list[Value]:
@@ -99,15 +110,21 @@ class _Reader:
             name, low, high = match.groups()
             self.sizes.one[name] = self.build.system.fresh(name, int(low), int(high) if high else None)
         elif match := _VALUE.match(line):
-            kind, name, dtype, shape = match.groups()
-            make = self.build.input if kind == "input" else self.build.parameter
-            self.values[f"%{name}"] = make(name, self._shape(shape), DTYPES[dtype])
+            self.values[f"%{match[2]}"] = self._value(*match.groups())
         elif match := _NODE.match(line):
             self._node(*match.groups(default=""))
         else:
             raise ValueError(
                 "expected program, size, input, parameter, func, %name = operator(..), or return"
             )
+
+    def _value(self, kind: str, name: str, dtype: str, shape: str) -> Value:
+        make = self.build.input if kind == "input" else self.build.parameter
+        if name not in self.shapes:
+            return make(name, self._shape(shape), DTYPES[dtype])
+        value = make(name, self.shapes[name], DTYPES[dtype])
+        Pattern.of(f"{name}: {dtype}[{shape}]").bind(value, self.sizes, Provenance(f"input {name}"))
+        return value
 
     # ---- nodes
 
@@ -136,10 +153,8 @@ class _Reader:
             raise ValueError(f"%{name} has the type {value.dtype}, where {dtype} is written")
         if value.producer is None:
             return
-        infer = self.build.infer(value.producer.op, value.producer.inputs)
-        for axis, (found, extent) in enumerate(zip(value.shape, self._shape(shape), strict=True)):
-            if found is not extent:
-                infer.equal(found, extent, f"axis {axis} of the written type {written}")
+        why = self.build.because(value.producer.op, value.producer.inputs)
+        self.build.agree(value.shape, self._shape(shape), why, f"of the written type {written}")
 
     def _named(self, item: str, op: str, inputs: Sequence[Value]) -> tuple[str, Any]:
         name, _, text = item.partition("=")
@@ -170,7 +185,7 @@ class _Reader:
         def build_body(build: GraphBuilder, sizes: Sizes, arguments: Sequence[Value]) -> list[Value]:
             values = {f"%{p.name}": value for p, value in zip(patterns, arguments, strict=True)}
             self.calls[-1].turn += 1
-            return _Reader(build, sizes, values, self.functions, self.calls).read(iter(lines))
+            return _Reader(build, sizes, values, self.functions, self.calls, {}).read(iter(lines))
 
         return build_body
 
