@@ -16,7 +16,7 @@ from dlcb.compiler.kgen.coords import Element
 from dlcb.compiler.kgen.cpp import convert
 from dlcb.compiler.kgen.cstyle import ATOM, JOINS, Call, Spelled, inside, tables
 from dlcb.compiler.kgen.lower import Lowering, Scope, identifier, identity
-from dlcb.compiler.kgen.schedule import Nest, kept_loops, worth_keeping
+from dlcb.compiler.kgen.schedule import Nest, beneath, kept_loops, worth_keeping
 from dlcb.compiler.kgen.variants import ACCESS, WARP, Variant, narrowable, row_start, steps_of
 from dlcb.compiler.shapes.system import System
 
@@ -51,6 +51,7 @@ class Cuda(Lowering):
         }
         self._before: dict[Expr, str] = {}  # of rows that start within an access
         self._ends: dict[Expr, str] = {}
+        self._within = False  # is what lies beyond the row left out access by access?
 
     def run(self) -> list[str]:
         """The lines of the kernel's body."""
@@ -221,7 +222,9 @@ class Cuda(Lowering):
         there is work in each turn."""
         turn = Scope(home, frozenset())
         turn.lines.append(f"const {self._index_type} {counter} = {first} + turn * {self.variant.team};")
-        if count:
+        if self._within:
+            turn.lines += [f"const bool within = {counter} < {count};", *scope.lines]
+        elif count:
             turn.add([f"if ({counter} < {count})"], scope)
         else:
             turn.lines.extend(scope.lines)
@@ -304,13 +307,19 @@ class Cuda(Lowering):
                 start = substitute(element.offset, {scope.lane: scope.first})
                 offset, guard = self.compute([start, element.guard], outer)
                 store = f"*reinterpret_cast<{kind}*>({name} + {_sum(offset)}) = {pack};"
+                if self.variant.streams:
+                    store = f"store_past(reinterpret_cast<{kind}*>({name} + {_sum(offset)}), {pack});"
                 if self.variant.peeled:
                     first, end = identifier(scope.first.value), self._end(scope.lane, outer.around)
                     store = f"store_within({name} + {_sum(offset)}, {pack}, {first}, {end});"
                 after.append(_where(element, guard) + store)
             else:
                 offset, guard = next(spelled), next(spelled)
-                scope.lines.append(f"{_where(element, guard)}{name}[{offset[0]}] = {value};")
+                store = f"{name}[{offset[0]}] = {value};"
+                if self.variant.streams:
+                    kind = self.type_name(element.value.dtype)
+                    store = f"store_past({name} + {_sum(offset)}, ({kind})({value}));"
+                scope.lines.append(_where(element, guard) + store)
         return after
 
     # ---- accesses of several elements ------------------------------------------------------------
@@ -353,7 +362,10 @@ class Cuda(Lowering):
             [substitute(node.args[0], {home.lane: home.first}), node.args[1]], home.parent
         )
         access = f"reinterpret_cast<const {kind}*>({name} + {_sum(offset)})"
-        access = f"*{access}" if node.args[1] is TRUE else f"load_if({guard[0]}, {access})"
+        conditions = ["within"] if self._within else []
+        if node.args[1] is not TRUE:
+            conditions.append(inside(guard, 6))
+        access = f"load_if({' && '.join(conditions)}, {access})" if conditions else f"*{access}"
         home.parent.lines.append(f"const {kind} {pack} = {access};")
         return f"{pack}.at[lane]", ATOM
 
@@ -444,10 +456,12 @@ class Cuda(Lowering):
     def _fold_team(self, folds: Sequence[Expr], accumulators: Sequence[str], home: Scope) -> None:
         loops = folds[0].args[1:]
         chunk, lanes = self._chunk(loops, home)
+        self._within = self._reads_ahead(folds, lanes)
         self._join(folds, accumulators, lanes)
         self._unroll(chunk, lanes)
         lane = lanes.lane if isinstance(lanes, Lanes) else None
         self._over(loops, chunk, home, self._member, str(self.variant.team), self.variant.width, lane)
+        self._within = False
         for fold, accumulator in zip(folds, accumulators, strict=True):
             join = f"{JOINS[fold.value]}()"
             if self.variant.team == WARP:
@@ -460,9 +474,20 @@ class Cuda(Lowering):
                 home.lines.append(f"{accumulator} = join_block({accumulator}, {start}, {join}, {shared});")
                 self._block_joins += home is self.row
 
+    def _reads_ahead(self, folds: Sequence[Expr], lanes: Scope) -> bool:
+        """May the turns in a row be walked without a branch? Then all their loads are under way together: a
+        branch would end with a wait for its own."""
+        loops, steps = folds[0].args[1:], product(loop.args[0] for loop in folds[0].args[1:])
+        if not self.variant.turns or not isinstance(lanes, Lanes) or loops != kept_loops(self.nest):
+            return False
+        if steps.is_const and steps.value == self.variant.turns * self.variant.team * self.variant.width:
+            return False  # there is none
+        read = (node for fold in folds for node in beneath(fold.args[0]) if node.op in ("load", "check"))
+        return all(self._packed_load(node, lanes) for node in read if lanes.lane in node.free)
+
     def _join(self, folds: Sequence[Expr], accumulators: Sequence[str], scope: Scope) -> None:
         bodies = self.compute([fold.args[0] for fold in folds], scope)
-        wanted = ""
+        wanted = "if (within) " if self._within else ""
         if self.nest.kind == "row" and self.variant.peeled and isinstance(scope, Lanes):
             end = self._end(scope.lane, scope.around.around)
             wanted = f"if (unsigned({identifier(scope.lane.value)}) < unsigned({end})) "

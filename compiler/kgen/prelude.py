@@ -332,6 +332,18 @@ template <typename P> FUNCTION P load_if(bool wanted, const P* place) {
 #else
 template <typename P> FUNCTION P load_if(bool wanted, const P* place) { return wanted ? *place : P{}; }
 #endif
+// stores what this kernel does not read again, so that it displaces nothing from the cache that is
+#ifdef __CUDACC__
+template <typename P> FUNCTION void store_past(P* place, P value) {
+    if constexpr (sizeof(P) == 16) __stcs((uint4*)place, *(uint4*)&value);
+    else if constexpr (sizeof(P) == 8) __stcs((uint2*)place, *(uint2*)&value);
+    else if constexpr (sizeof(P) == 4) __stcs((unsigned*)place, *(unsigned*)&value);
+    else if constexpr (sizeof(P) == 2) __stcs((unsigned short*)place, *(unsigned short*)&value);
+    else *place = value;
+}
+#else
+template <typename P> FUNCTION void store_past(P* place, P value) { *place = value; }
+#endif
 // what of a pack lies within a row of `size` elements; the pack starts at element `first` of it
 template <typename T, int N>
 FUNCTION void store_within(T* place, const Pack<T, N>& pack, int first, int size) {

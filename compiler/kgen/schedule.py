@@ -176,23 +176,6 @@ def worth_keeping(nest: Nest, memory_is_dear: bool = False) -> frozenset[Expr]:
     return frozenset(kept)
 
 
-def held_to_the_end(nest: Nest) -> int:
-    """How many of the values worth keeping the last walk over a row reads, for each place of the row: those
-    before can lie in the same registers."""
-    kept = worth_keeping(nest, memory_is_dear=True)
-    last = [e.scalar for e in nest.elements if nest.inner and nest.inner[-1] in e.indices]
-    if not last:
-        last = [fold.args[0] for fold in nest.reductions() if fold.args[1:] == kept_loops(nest)][-1:]
-    stack, seen = list(last), set(last)
-    while stack:
-        node = stack.pop()
-        for arg in () if node in kept or node.op in ("reduce", "index") else node.args:
-            if arg not in seen:
-                seen.add(arg)
-                stack.append(arg)
-    return len(kept & seen)
-
-
 def beneath(body: Expr) -> Iterator[Expr]:
     """The nodes of `body` outside of reductions in it."""
     stack, seen = [body], {body}

@@ -10,7 +10,7 @@ from dlcb.compiler.dtype import BOOL, INDEX, DType
 from dlcb.compiler.expr.dag import Expr, toposort
 from dlcb.compiler.expr.node import ONE, TRUE, ZERO, apply, as_expr, ceildiv, equal, product, substitute
 from dlcb.compiler.kgen.affine import linear, over_sizes
-from dlcb.compiler.kgen.schedule import Nest, held_to_the_end, is_short
+from dlcb.compiler.kgen.schedule import Nest, is_short, worth_keeping
 from dlcb.compiler.kgen.verify import products
 from dlcb.compiler.shapes.system import System
 
@@ -24,8 +24,8 @@ FEW = 4  # threads across a block whose columns are few
 ACCESS = 16  # bytes that a thread moves at once
 _MOST_BLOCKS = 1 << 16  # further elements are reached by striding
 TEAMS = (WARP, 64, 128, 256, 512, 1024)  # threads that may share a row; more than a warp are a block
-_KEPT_ACCESSES = 4  # of a thread in a row that is kept: more leave too few threads to hide memory's latency
-_KEPT = 16  # where they are scalars
+_KEPT = 16  # registers of a thread for values of a row: more leave too few threads to hide memory's latency
+_KEPT_OF_HALVES = 64  # where an access fills eight: then joining among more threads takes longer than memory
 _FREE_TEAMS = (WARP, 128, 512)  # for rows of free length: few, as each is a kernel to compile
 _WARP_TURNS = 32  # accesses of a lane in a row of which nothing is kept; a longer one is a block's
 _UNDER_WAY = 4  # loads that a thread has under way at once
@@ -48,6 +48,7 @@ class Variant:
     tail: bool = False  # are there elements beyond the last whole access?
     repeat: int = 1  # elements of a thread whose loads are to be under way together
     peeled: bool = False  # may rows start and end within an access?
+    streams: bool = False  # should what it stores leave the cache to what it reads?
 
     @property
     def threads(self) -> int:
@@ -268,7 +269,8 @@ def _looked_up(nest: Nest, system: System) -> Iterator[Choice]:
         if not (long.is_const and not long.value):
             for variant, limits in _teams(rows, width, system):
                 repeat = _UNDER_WAY if width > 1 else 2 * _UNDER_WAY
-                yield rows, replace(variant, repeat=repeat), (*_true(long), *limits, *wide, *narrow)
+                copying = replace(variant, repeat=repeat, streams=True)  # tables are read many times
+                yield rows, copying, (*_true(long), *limits, *wide, *narrow)
         if wide == ():  # every size divides
             return
 
@@ -276,8 +278,10 @@ def _looked_up(nest: Nest, system: System) -> Iterator[Choice]:
 def _as_rows(nest: Nest) -> Nest | None:
     """A flat nest whose lanes read next to each other at a place that data decide, as a row kernel's."""
     lane = nest.lane
-    for node in toposort(e.scalar for e in nest.elements) if nest.kind == "flat" and nest.rows else ():
-        sums = linear(node.args[0]) if node.op == "load" and lane is not None else {}
+    if nest.kind != "flat" or lane is None or not nest.rows:
+        return None
+    for node in toposort(e.scalar for e in nest.elements):
+        sums = linear(node.args[0]) if node.op == "load" else {}
         if sums.get(lane) is ONE and any(term.reads and lane not in term.free for term in sums):
             return replace(nest, kind="row", lane=None, inner=(lane,))
     return None
@@ -376,7 +380,7 @@ def _teams(
     if nest.kind != "row":
         repeat = _UNDER_WAY if width == 1 and nest.kind == "flat" and _is_light(nest) else 1
         return [(Variant(width, repeat=repeat), ())]
-    length, kept = row_length(nest), held_to_the_end(nest)
+    length, kept = row_length(nest), len(worth_keeping(nest, memory_is_dear=True))
     if not kept:
         if nest.parts is not None:  # a part is long
             return [(Variant(width), ())]
@@ -384,7 +388,7 @@ def _teams(
         if short.is_const:
             return [(Variant(width, 32, WARP if short.value else THREADS), ())]
         return [(Variant(width, 32, WARP), (short,)), (Variant(width), ())]
-    most = max(1, (_KEPT_ACCESSES if width > 1 else _KEPT) // kept)
+    most = max(1, (_KEPT_OF_HALVES if width == ACCESS // 2 else _KEPT) // (width * kept))
     if peeled:
         length, most = length + (width - 1), most + 1
     if length.is_const:

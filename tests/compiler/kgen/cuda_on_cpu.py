@@ -8,16 +8,20 @@ import ctypes
 import re
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from kernel_runs import CppRun, Unit, chosen, number, parameters
 
+from dlcb.compiler.host.interpreter import ConcreteLaunch
 from dlcb.compiler.kgen import Kernel
+from dlcb.compiler.runtime.cpu import CpuDevice
+from dlcb.compiler.runtime.device import Cells
+from dlcb.kernel_cache.store import Store
 
 _HEADER = """
 #include <csetjmp>
@@ -147,11 +151,17 @@ static Word atomicCAS(Word* place, Word was, Word now) {
 
 
 @cache
-def emulated(unit: Unit) -> Any:
+def emulated(unit: Unit) -> ctypes.CDLL:
     """The CUDA kernels of `unit` as a library for the CPU."""
-    kernels = {k.name: k for case in unit.cases.values() for made in case.kernels for k in made.kernels}
-    own = re.sub(r"#include <cuda_\w+.h>", "", unit.text)
-    text = "\n".join([_HEADER, own, *map(_entry, kernels.values())])
+    return library(
+        unit.text, [k for case in unit.cases.values() for made in case.kernels for k in made.kernels]
+    )
+
+
+def library(text: str, kernels: Iterable[Kernel]) -> ctypes.CDLL:
+    """`text`, in which `kernels` stand, as a library for the CPU."""
+    own = re.sub(r"#include <cuda_\w+.h>", "", text)
+    text = "\n".join([_HEADER, own, *map(_entry, {k.name: k for k in kernels}.values())])
     options = ["-x", "c++", "-std=c++20", "-w", "-O1", "-ffp-contract=fast", "-fno-strict-aliasing"]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "unit.so"
@@ -201,3 +211,25 @@ class EmulatedRun(CppRun):
         library = emulated(self.unit)
         entry = ctypes.cast(getattr(library, f"enter_{kernel.name}"), ctypes.c_void_p)
         library.run_kernel(entry, arguments, number(kernel.grid[0], sizes), kernel.block[0])
+
+
+class EmulatedDevice(CpuDevice):
+    """Runs host programs made for CUDA, with the kernels of one library on emulated threads."""
+
+    def __init__(self, kernels: ctypes.CDLL) -> None:
+        super().__init__()
+        self._kernels = kernels
+
+    def load(self, keys: Sequence[str], store: Store) -> Callable[[str], Any]:
+        return lambda name: ctypes.cast(getattr(self._kernels, f"enter_{name}"), ctypes.c_void_p)
+
+    def launcher(
+        self, function: Any, launch: ConcreteLaunch, pointers: int, parameters: int, status: int
+    ) -> tuple[Callable[[], None], Any]:
+        addresses = [pointers + 8 * k for k in range(len(launch.variant.buffers))]
+        addresses += [parameters + 8 * k for k in range(len(launch.parameters))]
+        block = Cells(len(addresses) + 2)  # addresses of arguments; the last argument stands behind them
+        for cell, value in enumerate((*addresses, block.address_of(len(addresses) + 1), status)):
+            block.view[cell] = value
+        arguments = ctypes.c_void_p(block.address)
+        return partial(self._kernels.run_kernel, function, arguments, launch.grid[0], launch.block[0]), block

@@ -115,7 +115,9 @@ def test_pairs(compiled: tuple[Unit, type[Run]], name: str) -> None:
     x, y = (np.ascontiguousarray(a.ravel()) for a in np.meshgrid(values, values))
     unit, run = compiled
     (got,) = run(unit, name)({"x": x, "y": y})
-    same(got, PAIRS[name](torch.from_numpy(x), torch.from_numpy(y)), signs=name not in REMAINDERS)
+    # which zero is the larger one PyTorch does not say: its own kernels differ by the device
+    signs = name not in (*REMAINDERS, "maximum", "minimum") or run is CppRun
+    same(got, PAIRS[name](torch.from_numpy(x), torch.from_numpy(y)), signs=signs)
 
 
 @pytest.mark.parametrize("name", ["max", "min"])
