@@ -34,7 +34,7 @@ from dlcb.compiler.bridge.agreement import (
     without_cudnn,
     without_tf32,
 )
-from dlcb.compiler.errors import RequestError
+from dlcb.compiler.errors import IndexRangeError, RequestError
 from dlcb.compiler.options import CompileOptions, cache_folder
 from dlcb.compiler.refused import Refusal, refusals
 from dlcb.compiler.source import ModelSource
@@ -50,10 +50,11 @@ logger = logging.getLogger("dlcb.compiler.check")
 @dataclass(frozen=True)
 class Verdict:
     """`quarantined`: why the artifact must not serve, as one line for people; "" where it agrees with eager.
-    `refusals` limit it to sizes that PyTorch does not refuse."""
+    `refusals` limit it to sizes that PyTorch does not refuse. `notes` are for the report."""
 
     quarantined: str = ""
     refusals: tuple[Refusal, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -65,6 +66,7 @@ class Trials:
     accepted: list[Mapping[str, int]] = field(default_factory=list)
     refused: list[tuple[Mapping[str, int], str]] = field(default_factory=list)
     last_words: str = ""
+    out_of_range: IndexRangeError | None = None  # of a value that the declared range allowed
 
 
 def check(
@@ -94,12 +96,23 @@ def check(
         path = write_reproduction(source, artifact, found)
         reason = f"{quarantine_reason(found)}; reproduction in {path}"
     elif not trials.accepted:
-        reason = f"PyTorch refuses every shape that was tried: {trials.last_words}"
+        said = [trials.last_words, *([_advice(trials.out_of_range)] if trials.out_of_range else [])]
+        reason = f"PyTorch refuses every shape that was tried: {'; '.join(said)}"
     else:
         asked = partial(_refuses, source, model, reference)
-        return Verdict(refusals=tuple(refusals(trials.refused, trials.accepted, asked)))
+        notes = (_advice(trials.out_of_range),) if trials.out_of_range else ()
+        return Verdict("", tuple(refusals(trials.refused, trials.accepted, asked)), notes)
     logger.error("%s is served by eager PyTorch: %s", source.name, reason)
     return Verdict(reason)
+
+
+def _advice(wrong: IndexRangeError) -> str:
+    """A request's error where `values` are right; here they are not."""
+    low, high = wrong.low, wrong.high
+    return (
+        f"the load check drew {wrong.value} for '{wrong.input}', where {low} to {high - 1} is legal: its "
+        f"`values` should be [{low}, {high}]"
+    )
 
 
 def _try(
@@ -126,8 +139,13 @@ def _try(
                     eager = reference.eager(inputs)
             except Exception as error:  # the user's code may raise anything
                 found.last_words = refusal_words(error)
-                if _answers(model, inputs, bare):
+                try:
+                    model.call(*inputs, unmasked=bare)
                     found.refused.append((sizes, found.last_words))
+                except IndexRangeError as wrong:
+                    found.out_of_range = wrong
+                except RequestError:
+                    pass
                 continue
             found.accepted.append(sizes)
             try:
@@ -138,14 +156,6 @@ def _try(
             else:
                 found.deviations += deviations(shapes, names, ours, eager, _exact(reference, inputs, eager))
     return found
-
-
-def _answers(model: CompiledModel, inputs: Sequence[torch.Tensor], unmasked: bool) -> bool:
-    try:
-        model.call(*inputs, unmasked=unmasked)
-    except RequestError:
-        return False
-    return True
 
 
 def _refuses(

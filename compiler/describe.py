@@ -252,7 +252,7 @@ def describe_report(
         ),
         guards=tuple(map(_guard_line, solutions[0].guards)),
         notes=captured.notes,
-        batching=batching_lines(signature),
+        batching=signature.batching_lines(),
         graphs=tuple(map(_graph_line, every, plans)) if len(every) > 1 else (),
     )
 
@@ -278,26 +278,6 @@ def _graph_line(captured: Captured, plan: Schedule) -> GraphLine:
         sum(isinstance(step, LibraryStep) for step in plan.steps),
         tuple(dict.fromkeys(branch.source for branch in captured.within if branch.source)),
     )
-
-
-def batching_lines(signature: Signature) -> tuple[str, ...]:
-    """What the proofs say about requests that wait together, for people."""
-    if signature.batch is None:
-        against = signature.stacking.items()
-        return (
-            "no size is proven to count independent rows: each request runs alone",
-            *(f"requests are not stacked along '{name}': {obstacle}" for name, obstacle in against),
-        )
-    rows = signature.batch.symbol
-    lines = [f"requests are stacked along '{rows}': its rows are independent"]
-    for name, obstacle in signature.padding.items():
-        if name == rows:
-            continue
-        if obstacle:
-            lines.append(f"padding the end of '{name}' is not proven harmless without a mask: {obstacle}")
-        else:
-            lines.append(f"padding the end of '{name}' is proven to change nothing")
-    return tuple(lines)
 
 
 def _kernel_lines(plan: Schedule, kernels: Sequence[KernelSet], tier: str) -> tuple[KernelLine, ...]:

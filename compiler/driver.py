@@ -135,12 +135,17 @@ def _compile(
     reason = verdict.quarantined
     artifact = narrowed(artifacts.load(key, store), verdict.refusals)
     report = replace(
-        artifact.report, seconds=clock.seconds, compiler_calls=calls.total - before, quarantined=reason
+        artifact.report,
+        seconds=clock.seconds,
+        compiler_calls=calls.total - before,
+        quarantined=reason,
+        notes=(*artifact.report.notes, *verdict.notes),
     )
     artifact = replace(artifact, report=report, quarantined=reason)
     if reason:  # what was proven was proven of a graph that is not the model's
         signature = replace(artifact.signature, batch=None, padding={})
-        artifact = replace(artifact, report=replace(report, tier="eager"), signature=signature)
+        report = replace(report, tier="eager", batching=("PyTorch runs the model: each request runs alone",))
+        artifact = replace(artifact, report=report, signature=signature)
     return artifacts.put(artifact, source, store), artifact
 
 

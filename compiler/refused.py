@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 from dlcb.compiler.artifact import Artifact
-from dlcb.compiler.describe import batching_lines
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import evaluate, size
 from dlcb.compiler.host.program import Guard, Program
@@ -102,7 +101,7 @@ def narrowed(artifact: Artifact, found: Sequence[Refusal]) -> Artifact:
         rows = signature.batch.symbol
         why = next(refusal.reason for refusal in found if size(rows) in refusal.condition.free)
         signature = replace(signature, batch=None, stacking={rows: why})
-        report = replace(report, batching=batching_lines(signature))
+        report = replace(report, batching=signature.batching_lines())
     return replace(
         artifact,
         program=_guarded(artifact.program, guards) if artifact.program else None,

@@ -225,6 +225,25 @@ class Signature:
             stage="signature",
         )
 
+    def batching_lines(self) -> tuple[str, ...]:
+        """What the proofs say about requests that wait together, for people."""
+        if self.batch is None:
+            against = self.stacking.items()
+            return (
+                "no size is proven to count independent rows: each request runs alone",
+                *(f"requests are not stacked along '{name}': {obstacle}" for name, obstacle in against),
+            )
+        rows = self.batch.symbol
+        lines = [f"requests are stacked along '{rows}': its rows are independent"]
+        for name, obstacle in self.padding.items():
+            if name == rows:
+                continue
+            if obstacle:
+                lines.append(f"padding the end of '{name}' is not proven harmless without a mask: {obstacle}")
+            else:
+                lines.append(f"padding the end of '{name}' is proven to change nothing")
+        return tuple(lines)
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; `from_json` gives an equal signature back."""
         return asdict(self)

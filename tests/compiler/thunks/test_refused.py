@@ -67,6 +67,15 @@ class EachTimeMore(nn.Module):
         return x + EachTimeMore.calls
 
 
+class LookUp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(7, 3)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.table(ids)
+
+
 class WithAGap(nn.Module):
     def forward(
         self, x: torch.Tensor, scale: torch.Tensor | None = None, y: torch.Tensor | None = None
@@ -79,7 +88,8 @@ def program(name: str) -> nn.Module:
 
 
 def module(name: str) -> nn.Module:
-    return {"Never": Never, "EachTimeMore": EachTimeMore, "WithAGap": WithAGap}[name]()
+    made = {"Never": Never, "EachTimeMore": EachTimeMore, "WithAGap": WithAGap, "LookUp": LookUp}
+    return made[name]()
 
 
 def compiled(
@@ -150,6 +160,18 @@ def test_a_model_that_pytorch_never_runs_is_served_by_it(tmp_path: Path) -> None
     assert compilation.report.quarantined == "PyTorch refuses every shape that was tried: not today"
     with pytest.raises(RequestError, match="not today"):
         call(torch.ones(3, 4))
+
+
+def test_values_beyond_their_table_are_said_with_what_they_should_be(tmp_path: Path) -> None:
+    """Whether some calls that the check draws stay inside of the table or none does."""
+    for values in ((0, 9), (20, 29)):
+        source = ModelSource(
+            "looked-up", "1", factory=f"{__name__}:module", arguments={"name": "LookUp"},
+            inputs=(InputDeclaration("ids", "int64", ("n", 4), values),),
+        )  # fmt: skip
+        report = compile_model(source, open_store(tmp_path / str(values[0]))).report
+        said = "; ".join((report.quarantined, *report.notes))
+        assert "for 'ids', where 0 to 6 is legal: its `values` should be [0, 7]" in said
 
 
 def test_outputs_without_declared_names_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
