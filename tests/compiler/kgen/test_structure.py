@@ -68,31 +68,41 @@ def computed(text: str) -> Iterator[str]:
         yield right
 
 
+def repetitions(kernel: Kernel) -> list[str]:
+    """What is computed again where its value is still in sight."""
+    visible: list[set[str]] = [set() for _ in range(64)]
+    found = []
+    for depth, text in statements(kernel.body):
+        if text == "}":
+            visible[depth] = set()
+            continue
+        for part in computed(text):
+            changing = re.search(r"\b(?:row|sums?|folds?|part_of_)\w*\[|threadIdx", part)
+            if not changing and any(part in parts for parts in visible[: depth + 1]):
+                found.append(part)
+            visible[depth].add(part)
+    return found
+
+
+def divisions(kernel: Kernel) -> list[str]:
+    """Divisions by what the kernel holds in an integer variable."""
+    integers = set(re.findall(r"(?:int|int64_t|Wide|long long) (\w+)", kernel.body))
+    by_sign = [d for d in re.findall(r"[/%] (\w+)", kernel.body) if d in integers and not d.isdigit()]
+    return by_sign + re.findall(r"(?:floor_div|floor_mod|trunc_mod)\([^;]*, size\d+\)", kernel.body)
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ROWS)
 def test_no_expression_is_computed_twice_where_it_can_be_seen(name: str, target: str) -> None:
     for kernel in kernels(name, TARGETS[target]):
-        visible: list[set[str]] = [set() for _ in range(64)]
-        for depth, text in statements(kernel.body):
-            if text == "}":
-                visible[depth] = set()
-                continue
-            for part in computed(text):
-                changing = re.search(r"\b(?:row|sums?|folds?|part_of_)\w*\[|threadIdx", part)
-                seen = any(part in parts for parts in visible[: depth + 1])
-                assert not seen or changing, f"{part} again in\n{kernel.body}"
-                visible[depth].add(part)
+        assert not repetitions(kernel), kernel.body
 
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ROWS)
 def test_no_division_by_a_free_size(name: str, target: str) -> None:
     for kernel in kernels(name, TARGETS[target]):
-        integers = set(re.findall(r"(?:int|int64_t|Wide|long long) (\w+)", kernel.body))
-        for divisor in re.findall(r"[/%] (\w+)", kernel.body):
-            assert divisor not in integers or divisor.isdigit(), f"division by {divisor} in\n{kernel.body}"
-        by_function = re.search(r"(?:floor_div|floor_mod|trunc_mod)\([^;]*, size\d+\)", kernel.body)
-        assert by_function is None, f"{by_function} in\n{kernel.body}"
+        assert not divisions(kernel), kernel.body
 
 
 @pytest.mark.parametrize("target", TARGETS)
