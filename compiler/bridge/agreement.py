@@ -5,6 +5,7 @@ eager in bfloat16 is itself 1e-2 from float64."""
 
 from __future__ import annotations
 
+import ast
 import copy
 import itertools
 import random
@@ -16,7 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from dlcb.compiler.bridge.capture import bound
-from dlcb.compiler.signature import Dim, Signature, compile_expression
+from dlcb.compiler.signature import Dim, Signature, compile_expression, symbols_of
 from dlcb.compiler.source import ModelSource
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -67,14 +68,17 @@ def draw_sizes(signature: Signature, count: int, seed: int) -> list[dict[str, in
 
 
 def _related(signature: Signature, sizes: dict[str, int]) -> dict[str, int]:
-    """These sizes, as far as the program says that one equals an expression over others."""
+    """These sizes, with each that may equal an expression over others so."""
     for guard in signature.guards:
-        left, _, right = guard.expression.partition(" == ")
-        for symbol, value in ((left, right), (right, left)):
-            if symbol in sizes and value:
-                sizes = {**sizes, symbol: compile_expression(value)(sizes)}
-                break
-    return {symbol: max(value, 0) for symbol, value in sizes.items()}
+        for node in ast.walk(ast.parse(guard.expression, mode="eval")):
+            if not (isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq)):
+                continue
+            for side, other in itertools.permutations((node.left, node.comparators[0])):
+                value = ast.unparse(other)
+                if isinstance(side, ast.Name) and symbols_of(value):
+                    sizes = {**sizes, side.id: max(compile_expression(value)(sizes), 0)}
+                    break
+    return sizes
 
 
 def _edges(dim: Dim) -> list[int]:

@@ -18,6 +18,7 @@ from dlcb.compiler.bridge import capture
 from dlcb.compiler.bridge.record import Trace
 from dlcb.compiler.errors import CaptureError
 from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.node import evaluate
 from dlcb.compiler.source import InputDeclaration
 
 Bindings = Mapping[str, int]  # size variable -> value
@@ -26,6 +27,8 @@ Bindings = Mapping[str, int]  # size variable -> value
 # earlier ones: convolutions over small images, patches, windows, sound.
 _LADDER = ((1, 5, 13), (1, 34, 61), (32, 2, 7), (100, 2, 9), (224, 2, 4), (1, 700, 1300), (1, 5000, 9000))
 _BATCH = (2, 9)
+_DISTINCT = (5, 34)  # the least of sizes that are drawn to be repaired
+_TRIES = 8  # changes that may leave a refusal as it was
 _LARGEST_SAMPLE = 1 << 26  # elements
 _SAME_REFUSALS = 10  # at images of a few hundred pixels, too
 _REFUSALS = 24  # traces that may fail before the program counts as one that cannot be traced
@@ -59,7 +62,7 @@ class Prober:
     units: list[int] = field(default_factory=list)  # numbers that error messages named
     rung: int = 0
     fixed: dict[str, int] = field(default_factory=dict)  # dims that are held at one size
-    tied: dict[str, str] = field(default_factory=dict)  # dims that the program accepts only equal to another
+    tied: dict[str, Expr] = field(default_factory=dict)  # dims that follow others, over those
 
     def trace(self, sizes: Bindings) -> Trace:
         """The program at these sizes, traced once. Raises CaptureError where the forward fails."""
@@ -113,7 +116,79 @@ class Prober:
             reasons = {refusal.message.partition(" failed: ")[2] for refusal in refusals}
             if len(refusals) >= _SAME_REFUSALS and len(reasons) == 1:
                 break
+        everything = {dim.name for dim in self.free}
+        for least in _DISTINCT:  # perhaps sizes depend on each other
+            if (found := self.repaired(self._distinct(least), everything, alike=True)) is not None:
+                return found
         raise refusals[-1]
+
+    def repaired(self, sizes: Bindings, movable: set[str], alike: bool) -> dict[str, int] | None:
+        """These sizes, where the program refuses them with those of `movable` changed as the refusals say: a
+        size that one names is set to another number in it, each size once, or all that are `alike` together.
+        None where that leads nowhere."""
+        now, left = dict(sizes), set(movable)
+        met: list[Bindings] = []
+        for _ in range(2 * len(movable) + 1):
+            said = self._refusal(now)
+            if said is None:
+                return now
+            met.append(now)
+            step = self._step(now, said, left, alike, met)
+            if step is None:
+                return None
+            left -= set() if alike else {name for name in left if step[name] != now[name]}
+            now = step
+        return None
+
+    def _step(
+        self, now: Bindings, said: str, movable: set[str], alike: bool, met: Sequence[Bindings]
+    ) -> dict[str, int] | None:
+        """One change after which the program says something else, or nothing: a size becomes what it should
+        be, or what makes a sum with it so."""
+        tries = 0
+        names = sorted(movable)
+        for wanted, found in _pairs(said):
+            same = [name for name in names if now[name] == found]
+            steps = [dict.fromkeys(same, wanted)] if alike and same else [{name: wanted} for name in same]
+            parts = {name: now[name] + wanted - found for name in names}
+            steps += [{name: size} for name, size in parts.items() if size in now.values()]
+            for step in steps:
+                tried = {**now, **step}
+                if tried in met or not all(self._fits(name, size) for name, size in step.items()):
+                    continue
+                if self._refusal(tried) != said:
+                    return tried
+                tries += 1
+                if tries == _TRIES:
+                    return None
+        return None
+
+    def response(self, first: Bindings, name: str, movable: set[str]) -> dict[str, int] | None:
+        """`first` with another value of one dim, and of those of `movable` that have to change with it."""
+        for step in (7, first[name], 64):
+            value = first[name] + step
+            if value in first.values() or not self._fits(name, value):
+                continue
+            if (found := self.repaired({**first, name: value}, movable - {name}, False)) is not None:
+                return found
+        return None
+
+    def _refusal(self, sizes: Bindings) -> str | None:
+        """What the program says to these sizes; None where it takes them."""
+        try:
+            self.trace(sizes)
+        except CaptureError as error:
+            return error.message.partition(" failed: ")[2]
+        return None
+
+    def _fits(self, name: str, size: int) -> bool:
+        dim = self._dim(name)
+        high = _LARGEST_SAMPLE if dim.high is None else dim.high
+        # 1 would hide by a broadcast what 0 would by emptiness
+        return name not in self.fixed and max(dim.low, 2) <= size <= high
+
+    def _dim(self, name: str) -> FreeDim:
+        return next(dim for dim in self.free if dim.name == name)
 
     def others(
         self, first: Bindings, count: int, allowed: Callable[[Bindings], bool]
@@ -127,7 +202,7 @@ class Prober:
         for attempt in range(1, 400):
             rung = self.rung + (1 if attempt % 2 and self.rung + 1 < len(_LADDER) and refused < 2 else 0)
             sizes = self._draw(rung, attempt, [first, *chosen])
-            if not allowed(sizes) or sizes in [first, *chosen]:
+            if min(sizes.values()) < 0 or not allowed(sizes) or sizes in [first, *chosen]:
                 continue
             try:
                 self.trace(sizes)
@@ -141,8 +216,12 @@ class Prober:
 
     def moved(self, first: Bindings, name: str, size: int) -> dict[str, int]:
         """`first` with another size of one dim and of those tied to it."""
-        root = self.tied.get(name, name)
-        return {dim: size if self.tied.get(dim, dim) == root else own for dim, own in first.items()}
+        sizes = {**first, name: size}
+        if name in self.tied:  # one of those that it follows moves instead
+            leader = min(symbol.value for symbol in self.tied[name].free)
+            sizes[leader] += size - first[name]
+        sizes |= {follower: evaluate(value, sizes) for follower, value in self.tied.items()}
+        return sizes if sizes[name] == size and min(sizes.values()) >= 0 else {**first, name: size}
 
     def partner(self, first: Bindings, name: str) -> str | None:
         """An earlier dim of the same size that `name` can only change together with, if there is one."""
@@ -159,7 +238,7 @@ class Prober:
     ) -> dict[str, int] | None:
         """`first` with another value of one dim (and of those `together` with it) that the program accepts;
         None where it accepts none."""
-        dim = next(dim for dim in self.free if dim.name == name)
+        dim = self._dim(name)
         for attempt in range(12):
             value = self._size(
                 dim,
@@ -193,14 +272,22 @@ class Prober:
         for attempt in range(2, _REFUSALS):
             yield self._draw(0, attempt, [])
 
-    def _alike(self) -> dict[str, str]:
+    def _distinct(self, least: int) -> dict[str, int]:
+        """Sizes no two of which are equal, as far as their ranges allow."""
+        sizes = random.Random(least).sample(range(least, least + 3 * len(self.free) + 2), len(self.free))
+        return {
+            dim.name: max(min(size, dim.high if dim.high is not None else size), dim.low)
+            for dim, size in zip(self.free, sizes, strict=True)
+        } | self.fixed
+
+    def _alike(self) -> dict[str, Expr]:
         """Dims paired with an earlier one on the same axis of another input."""
-        first: dict[int, str] = {}
-        pairs: dict[str, str] = {}
+        first: dict[int, FreeDim] = {}
+        pairs: dict[str, Expr] = {}
         for dim in self.free:
-            name = first.setdefault(dim.places[0][1], dim.name)
-            if name != dim.name:
-                pairs[dim.name] = name
+            earlier = first.setdefault(dim.places[0][1], dim)
+            if earlier is not dim:
+                pairs[dim.name] = earlier.symbol
         return pairs
 
     def _multiples(self, unit: int, rung: int) -> Iterator[dict[str, int]]:
@@ -226,7 +313,8 @@ class Prober:
                 if fresh or (dim.high is not None and dim.high - dim.low < 8):
                     break
             sizes[dim.name] = size
-        return {dim.name: sizes[self.tied.get(dim.name, dim.name)] for dim in self.free}
+        sizes |= {name: evaluate(value, sizes) for name, value in self.tied.items()}
+        return {dim.name: sizes[dim.name] for dim in self.free}
 
     def _size(self, dim: FreeDim, rung: int, draw: random.Random) -> int:
         if dim.high is not None and dim.high <= 1:
@@ -248,6 +336,18 @@ class Prober:
             number = int(text)
             if 2 <= number <= 4096 and number not in self.units and len(self.units) < 6:
                 self.units.append(number)
+
+
+def _pairs(said: str) -> list[tuple[int, int]]:
+    """Numbers in a refusal that may have to be equal: those of two shapes, place by place, else any two that
+    are no numbers of axes."""
+    shapes = [[int(size) for size in shape.split(",")] for shape in re.findall(r"\[(\d+(?:, \d+)*)\]", said)]
+    if len(shapes) == 2:
+        beside = zip(reversed(shapes[0]), reversed(shapes[1]), strict=False)
+        found = [pair for pair in beside if pair[0] != pair[1]]
+        return [*found, *((b, a) for a, b in found)]
+    numbers = [int(number) for number in re.findall(r"\d+", said)]
+    return list(itertools.permutations(dict.fromkeys(n for n in numbers if n >= _DISTINCT[0]), 2))
 
 
 def shape_at(dims: Sequence[Expr | int], sizes: Bindings) -> tuple[int, ...]:

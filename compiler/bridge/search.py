@@ -15,6 +15,7 @@ from dlcb.compiler.bridge.declared import declare
 from dlcb.compiler.bridge.guards import Branch, Branches, collect
 from dlcb.compiler.bridge.lower import Disagreement, Lowered, lower
 from dlcb.compiler.bridge.probes import Bindings, FreeDim, Prober
+from dlcb.compiler.bridge.relations import followers
 from dlcb.compiler.bridge.seen import Seen
 from dlcb.compiler.bridge.symbolic import opposite
 from dlcb.compiler.bridge.verdicts import AS_FAR_AS_SHOWN, PROVEN, judge
@@ -88,7 +89,9 @@ class Search:
     def run(self) -> Captured:
         if self.start is None:
             first = self.prober.first()
-            self._confirm_ties(first)
+            if self.prober.tied:  # supposed, to find the first trace
+                self.prober.tied = {}
+                self._relate(first)
         else:
             first = self.start
         self.outputs = tuple(result_names(self.prober.trace(first), self.source.outputs))
@@ -191,9 +194,11 @@ class Search:
     # ---- limits ------------------------------------------------------------------------------------
 
     def _hold_unmoved(self, first: Bindings) -> None:
-        """No second trace was possible: every dim that accepts no other size is held."""
+        """No second trace was possible: every dim that accepts no other size, alone or with others, is
+        held."""
+        led = self._relate(first)
         for dim in self.free:
-            if dim.name in self.limits or self.prober.varied(first, dim.name, self._allowed) is not None:
+            if dim.name in led or not self._is_stuck(first, dim):
                 continue
             if (other := self.prober.partner(first, dim.name)) is not None:
                 self._tie(first, dim.name, other)
@@ -201,12 +206,31 @@ class Search:
                 branched = any(dim.symbol in branch.condition.free for branch in self.kept)
                 self._hold(dim.name, first[dim.name], self._refusal(first, dim), refused=not branched)
 
-    def _confirm_ties(self, first: Bindings) -> None:
-        """Dims that were set equal to find a first trace stay tied where they cannot change alone."""
-        supposed, self.prober.tied = self.prober.tied, {}
-        for name, other in supposed.items():
-            if self.prober.varied(first, name, lambda sizes: True) is None:
-                self._tie(first, name, other)
+    def _is_stuck(self, first: Bindings, dim: FreeDim) -> bool:
+        settled = dim.name in self.limits or dim.name in self.prober.tied
+        return not settled and self.prober.varied(first, dim.name, self._allowed) is None
+
+    def _relate(self, first: Bindings) -> set[str]:
+        """Dims that cannot change alone, but with others, follow those: a total its parts, an axis its twin.
+        Gives those that lead."""
+        stuck = {dim.name for dim in self.free if self._is_stuck(first, dim)}
+        moves = {
+            dim.name: found
+            for dim in self.free
+            if dim.name in stuck and (found := self.prober.response(first, dim.name, stuck)) is not None
+        }
+        following = followers(first, moves)
+        for name, value in following.items():
+            if value.op == "size":
+                self._tie(first, name, value.value)
+            else:
+                self.prober.tied[name] = value
+                at_one = {**first, name: 1}
+                if self.prober.accepts(at_one):
+                    self.joined.append(at_one)
+                else:
+                    self.ties.append(equal(self._symbol(name), value))
+        return {symbol.value for value in following.values() for symbol in value.free}
 
     def _leads(self, first: Bindings, dim: FreeDim) -> bool:
         """Whether a later dim has to change with this one; that dim is tied when its turn comes."""
@@ -216,7 +240,7 @@ class Search:
     def _tie(self, first: Bindings, name: str, other: str) -> None:
         """Two dims that the program takes only when they are equal are one size with two names, unless it
         takes either of them at 1 as well: then they broadcast, and the shape rules say what they need."""
-        self.prober.tied[name] = other
+        self.prober.tied[name] = self._symbol(other)
         at_one = [{**first, dim: 1} for dim in (name, other)]
         if all(map(self.prober.accepts, at_one)):
             self.joined += [sizes for sizes in at_one if sizes != first]

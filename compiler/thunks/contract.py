@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dlcb.compiler.bridge.declared import UNNAMED
 from dlcb.compiler.errors import ContractError
 from dlcb.compiler.source import ModelSource
 
@@ -31,6 +32,8 @@ def check_declared(source: ModelSource, shapes: Sequence[Sequence[int]]) -> None
             if isinstance(dim, int):
                 if size != dim:
                     _refuse(place, size, f"it is declared as {dim}", dim)
+                continue
+            if dim in UNNAMED:
                 continue
             low, high = source.dims.get(dim, (0, None))
             if size < low or (high is not None and size > high):
