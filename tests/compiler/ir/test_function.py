@@ -199,6 +199,28 @@ def test_programs_that_contradict_each_other() -> None:
         )
 
 
+def test_every_constraint_says_where_it_comes_from() -> None:
+    graph = parse(
+        """program stated
+        input x: float32[a, 3, b]
+        input y: float32[c, 3, d]
+        input z: float32[e, f]
+        %sum = add(%x, %y)  # model.py:1
+        %joined = concat(%x, %y; axis=2)  # model.py:2
+        %split = reshape(%sum; shape=[a, ?, 4])  # model.py:3
+        %product = matmul(%x, %z)  # model.py:4
+        return %sum, %split, %product, %joined
+        """
+    )
+    whys = [guard.why for guard in graph.system.solve().guards]
+    places = {(why.operator, why.source) for why in whys}
+    assert {("add", "model.py:1"), ("concat", "model.py:2"), ("matmul", "model.py:4")} <= places
+    assert any(why.operator == "reshape" and "unknown size" in why.detail for why in whys)
+    for why in whys:
+        assert why.operator and "%" in why.detail, why
+        assert "axis" in why.detail or "size" in why.detail, why
+
+
 @pytest.mark.parametrize(
     ("old", "new", "error", "message"),
     [

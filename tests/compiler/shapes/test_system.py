@@ -47,6 +47,20 @@ def test_older_variable_represents(system: System) -> None:
     assert system.solve().apply(k * m) is n * n
 
 
+def test_a_class_of_equal_sizes_has_one_representative(system: System) -> None:
+    """Joined pair by pair, as a union of trees: each size stands for the oldest, in steps linear in the sizes."""
+    sizes = [system.fresh(f"s{k}") for k in range(128)]
+    step = 1
+    while step < len(sizes):
+        for k in range(0, len(sizes), 2 * step):
+            system.equal(sizes[k + step], sizes[k + 2 * step - 1], WHY)
+            system.equal(sizes[k + step - 1], sizes[k + step], WHY)
+        step *= 2
+    assert {system.simplify(symbol) for symbol in sizes} == {sizes[0]}
+    assert len(conditions(system)) <= 2 * len(sizes)
+    assert system.solve().report.steps < 60 * len(sizes)
+
+
 def test_names_are_unique(system: System) -> None:
     assert [system.fresh("n").value for _ in range(3)] == ["n", "n_1", "n_2"]
 
