@@ -48,7 +48,7 @@ def test_older_variable_represents(system: System) -> None:
 
 
 def test_a_class_of_equal_sizes_has_one_representative(system: System) -> None:
-    """Joined pair by pair, as a union of trees: each size stands for the oldest, in steps linear in the sizes."""
+    """Joined as a union of trees: each size stands for the oldest, in steps linear in the sizes."""
     sizes = [system.fresh(f"s{k}") for k in range(128)]
     step = 1
     while step < len(sizes):
