@@ -332,7 +332,8 @@ template <typename P> FUNCTION P load_if(bool wanted, const P* place) {
 #else
 template <typename P> FUNCTION P load_if(bool wanted, const P* place) { return wanted ? *place : P{}; }
 #endif
-// stores what this kernel does not read again, so that it displaces nothing from the cache that is
+// stores by one access, which the compiler does not take apart, what this kernel does not read again, so that
+// it displaces nothing from the cache that is
 #ifdef __CUDACC__
 template <typename P> FUNCTION void store_past(P* place, P value) {
     if constexpr (sizeof(P) == 16) __stcs((uint4*)place, *(uint4*)&value);
@@ -348,7 +349,7 @@ template <typename P> FUNCTION void store_past(P* place, P value) { *place = val
 template <typename T, int N>
 FUNCTION void store_within(T* place, const Pack<T, N>& pack, int first, int size) {
     if (first >= 0 && first <= size - N) {
-        *reinterpret_cast<Pack<T, N>*>(place) = pack;
+        store_past(reinterpret_cast<Pack<T, N>*>(place), pack);
         return;
     }
     #pragma unroll
