@@ -43,18 +43,27 @@ class FakeCalls(SchemaCheckMode):
         if key is not None and (known := self._known.get(key)) is not None:
             if isinstance(known, torch.Tensor):
                 return known
-            shape, stride, dtype, device = known
-            return torch.empty_strided(shape, stride, dtype=dtype, device=device)
+            return _new(*known)
+        if key is not None and func in _LIKE_THE_FIRST and args[0].is_contiguous() and _is_taken(func, args):
+            self._known[key] = like = _type_of(args[0])  # PyTorch takes the batch norm apart for this
+            return _new(*like)
         with self._below():
             result = func(*args, **kwargs)
         if key is not None:
-            like = (result.shape, result.stride(), result.dtype, result.device)
-            self._known[key] = result if self._symbolic else like
+            self._known[key] = result if self._symbolic else _type_of(result)
         return result
 
     def _below(self) -> AbstractContextManager:
         """Only symbolic sizes need PyTorch's operators taken apart in Python."""
         return nullcontext() if self._symbolic else no_python_dispatcher()
+
+
+def _type_of(tensor: torch.Tensor) -> tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]:
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+
+
+def _new(shape: Any, stride: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.empty_strided(shape, stride, dtype=dtype, device=device)
 
 
 def _key(func: Any, args: tuple, kwargs: dict[str, Any]) -> Hashable | None:
@@ -82,6 +91,15 @@ _LIKE_THE_FIRST = frozenset(
 
 def _is_dense_float(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() and not any(isinstance(s, int) and s == 0 for s in tensor.stride())
+
+
+def _is_taken(func: Any, args: tuple) -> bool:
+    """Whether PyTorch surely takes these operands, of sizes that are numbers."""
+    if func is not torch.ops.aten.batch_norm.default:
+        return args[0].is_floating_point()
+    first, *weights, training = args[:6]
+    fits = all(weight is None or weight.shape == first.shape[1:2] for weight in weights)
+    return first.is_floating_point() and first.dim() > 1 and fits and not training
 
 
 _CHANGE_A_SHAPE = frozenset(
