@@ -42,7 +42,7 @@ class Cuda(Lowering):
         self._shared: dict[str, str] = {}  # name -> element type
         self._block_joins = 0
         floats = [v.dtype for v in (*tensors.values(), *nest.outputs) if v.dtype.is_float]
-        self._all_half = all(dtype.bits == 16 for dtype in floats)
+        self._all_half = bool(floats) and all(dtype.bits == 16 for dtype in floats)
         # quotients that are rounded to a half type, so that rounding twice before does no harm
         self._by_inverse = {
             e.scalar.args[0]
