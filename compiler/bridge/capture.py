@@ -223,7 +223,7 @@ def names_of(results: Sequence[Any], spec: Any, declared: Sequence[str]) -> list
     A result that is None is left out, as exporters do; CaptureError for any other that is no tensor."""
     keys = _keys(spec)
     named = len(keys) == len(results)
-    found = []
+    found: list[str] = []
     for place, result in enumerate(results):
         if hasattr(result, "dtype"):
             found.append(keys[place] if named else f"output_{len(found)}")
