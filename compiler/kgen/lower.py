@@ -29,7 +29,10 @@ from dlcb.compiler.shapes.system import System
 _LONGEST_LINE = 90
 _HOST_KINDS = ("bool", "int", "uint")
 _COMPARISONS = frozenset(["lt", "le", "eq", "ne"])
-_TURNED_TO_INT = {"int": ("const", "where"), "bool": ("and", "or", "xor")}  # by C, whatever their type is
+_TURNED_TO_INT = {  # by C, whatever their type is
+    "int": ("const", "where"),
+    "bool": ("and", "or", "xor", "where"),
+}
 
 
 @dataclass(eq=False)

@@ -193,9 +193,12 @@ def upsample(d: Draft, op: str) -> Any:
     rank = 2 if op == "upsample_bilinear" else d.one((1, 2))
     x = image(d, FLOATS, rank)
     shape = d.values[x].shape[-rank:]
-    output = tuple(d.one((s * 2, s + 1, as_expr(5), s * 3 // 2)) for s in shape)
     more = {"align_corners": d.chance(0.5)} if op == "upsample_bilinear" else {}
-    return d.add(op, x, output=output, **more)
+    if d.chance(0.3):
+        quarters = d.one((3, 5, 6, 8))  # of the size: 5 of 4 leave a size of 3 as it is
+        output = tuple(s * quarters // 4 for s in shape)
+        return d.add(op, x, output=output, scales=(quarters / 4,) * rank, **more)
+    return d.add(op, x, output=tuple(d.one((s, s * 2, s + 1, as_expr(5), s * 3 // 2)) for s in shape), **more)
 
 
 def full(d: Draft, op: str) -> Any:

@@ -118,6 +118,8 @@ def _resize(mode: str) -> Spelled:
     def resize(
         x: torch.Tensor, output: Sequence[int], align_corners: bool | None = None, scales: Any = None
     ) -> torch.Tensor:
+        if scales is not None:
+            return F.interpolate(x, scale_factor=scales, mode=mode, align_corners=align_corners)
         return F.interpolate(x, size=list(output), mode=mode, align_corners=align_corners)
 
     return resize
