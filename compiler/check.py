@@ -136,7 +136,7 @@ def _try(
             inputs = [x.to(model.device.torch_device) for x in given.values()]
             try:
                 with without_cudnn():
-                    eager = reference.eager(inputs)
+                    eager = _eager(model, reference, inputs)
             except Exception as error:  # the user's code may raise anything
                 found.last_words = refusal_words(error)
                 try:
@@ -158,6 +158,17 @@ def _try(
     return found
 
 
+def _eager(
+    model: CompiledModel, reference: Reference, inputs: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    """PyTorch's outputs; a ValueError where it leaves some out, as attention does with its weights over
+    nothing: no signature says that."""
+    made = reference.eager(inputs)
+    if len(made) != len(model.signature.outputs):
+        raise ValueError(f"it gives {len(made)} outputs, elsewhere {len(model.signature.outputs)}")
+    return made
+
+
 def _refuses(
     source: ModelSource, model: CompiledModel, reference: Reference, sizes: Mapping[str, int]
 ) -> bool:
@@ -166,7 +177,7 @@ def _refuses(
     try:
         with warnings.catch_warnings(), without_cudnn():
             warnings.simplefilter("ignore")
-            reference.eager([x.to(model.device.torch_device) for x in inputs.values()])
+            _eager(model, reference, [x.to(model.device.torch_device) for x in inputs.values()])
     except Exception:  # the user's code may raise anything
         return True
     return False

@@ -222,7 +222,11 @@ class CompiledModel:
                 _check_range(tensor, spec, *self._ranges[spec.name])
         try:
             with torch.inference_mode(False), torch.no_grad():
-                return self._eager.run(tensors)
+                ran = self._eager.run(tensors)
+            if len(ran.outputs) != len(self._output_names):
+                wanted = len(self._output_names)
+                raise GuardError(f"PyTorch gives {len(ran.outputs)} outputs here, elsewhere {wanted}")
+            return ran
         except GuardError as error:
             if broken is None:
                 raise

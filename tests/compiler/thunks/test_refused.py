@@ -83,13 +83,24 @@ class WithAGap(nn.Module):
         return x * scale if scale is not None else x - y
 
 
+class WithWeights(nn.Module):
+    """Attention that leaves its weights out where there is nothing to attend to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return self.attention(x, x, x)
+
+
 def program(name: str) -> nn.Module:
     return Program(name)
 
 
 def module(name: str) -> nn.Module:
-    made = {"Never": Never, "EachTimeMore": EachTimeMore, "WithAGap": WithAGap, "LookUp": LookUp}
-    return made[name]()
+    torch.manual_seed(0)
+    return {each.__name__: each for each in (Never, EachTimeMore, WithAGap, WithWeights, LookUp)}[name]()
 
 
 def compiled(
@@ -178,6 +189,18 @@ def test_outputs_without_declared_names_are_compared(tmp_path: Path, monkeypatch
     monkeypatch.setenv("DLCB_CACHE", str(tmp_path / "cache"))  # where the reproduction goes
     compilation, _ = compiled(tmp_path, "module", "EachTimeMore", ("n", 4))
     assert "1 deviations from eager" in compilation.report.quarantined
+
+
+def test_sizes_at_which_an_output_is_missing_are_refused(tmp_path: Path) -> None:
+    compilation, call = compiled(tmp_path, "module", "WithWeights", ("b", "s", 8))
+    assert not compilation.report.quarantined
+    assert [line.low for line in compilation.report.dims] == [1, 1, 8]
+    with pytest.raises(RequestError, match="outputs"):
+        call(torch.ones(0, 3, 8))
+    with torch.no_grad():
+        expected = module("WithWeights").eval()(torch.ones(2, 3, 8))
+    for found, wanted in zip(call(torch.ones(2, 3, 8)), expected, strict=True):
+        torch.testing.assert_close(found, wanted)
 
 
 def test_inputs_go_by_name(tmp_path: Path) -> None:
