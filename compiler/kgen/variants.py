@@ -323,8 +323,12 @@ def _columns(
         wide = wide_guards(nest, FEW, system)  # for rows of one access
         if wide is not None:
             yield Variant(FEW, shape="columns", across=1), (*_true(one), *wide, *narrow)
+    many = system.simplify(columns >= FEW * WARP)
     for width in dict.fromkeys((most, 1)):
         wide = wide_guards(nest, width, system)
+        peeled = nest.parts is not None and wide != () and width == ACCESS // 2 and may_be_peeled(nest, width)
+        if peeled and not (many.is_const and not many.value):  # its join is faster for aligned rows, too
+            yield Variant(width, shape="columns", peeled=True), (*_true(many), *narrow)
         if wide is not None:
             few = system.simplify(columns <= FEW * width)
             if nest.parts is not None and not (few.is_const and not few.value):
@@ -333,11 +337,6 @@ def _columns(
                 yield Variant(width, shape="columns"), (*wide, *narrow)
             if wide == ():  # every size divides
                 return
-        if nest.parts is None or width == 1:
-            continue
-        many = system.simplify(columns >= FEW * WARP)
-        if width == ACCESS // 2 and may_be_peeled(nest, width) and not (many.is_const and not many.value):
-            yield Variant(width, shape="columns", peeled=True), (*_true(many), *narrow)
 
 
 def columns_of_block(variant: Variant) -> int:
