@@ -16,7 +16,7 @@ from dlcb.compiler.thunks import onednn, unplanned
 CHANNELS_LAST, CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)  # orders of permutation
 
 UNPACKED_CALLS = 8  # at one shape, after which packing has cost what it would have saved by then
-_MOST_MET = 1 << 16  # shapes remembered
+_MOST_MET = 1 << 14  # shapes remembered, over all convolutions
 _met: dict[tuple[int, torch.Size], int] = {}
 
 
