@@ -7,7 +7,7 @@ from __future__ import annotations
 import hmac
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from dlcb.server.errors import Forbidden, RateExceeded, Unauthorized
 from dlcb.server.settings import Keys
@@ -47,6 +47,7 @@ class Access:
     """The groups of the configuration. Without any key inference is open to all."""
 
     def __init__(self, keys: Keys) -> None:
+        self._admin = [key.encode() for key in keys.admin]
         self._keys: list[tuple[bytes, int]] = [(key.encode(), -1) for key in keys.infer]
         self._groups = keys.groups
         self._buckets: list[TokenBucket | None] = []
@@ -73,6 +74,17 @@ class Access:
         if bucket is not None:
             bucket.check(f"group '{group.name}'")
 
+    def check_admin(self, headers: Headers) -> None:
+        """Unauthorized without a key that is known here, Forbidden with one that only runs models."""
+        given = key_of(headers)
+        admin = [hmac.compare_digest(given, key) for key in self._admin]
+        known = [hmac.compare_digest(given, key) for key, _number in self._keys]
+        if any(admin):
+            return
+        if any(known):
+            raise Forbidden("this key runs models; loading and unloading need one of the 'admin' keys")
+        raise Unauthorized(NEEDED)
+
 
 NEEDED = "a valid key is needed, as 'Authorization: Bearer KEY' or 'X-API-Key: KEY'"
 
@@ -84,11 +96,3 @@ def key_of(headers: Headers) -> bytes:
         return given
     scheme, _space, rest = headers.get(b"authorization", b"").partition(b" ")
     return rest.strip() if scheme.lower() == b"bearer" else b""
-
-
-def check_key(headers: Headers, keys: Iterable[bytes]) -> None:
-    """Unauthorized unless the request carries one of the keys."""
-    given = key_of(headers)
-    matches = [hmac.compare_digest(given, key) for key in keys]
-    if not any(matches):
-        raise Unauthorized(NEEDED)

@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from dlcb.compiler import RequestError
-from dlcb.server.access import check_key
+from dlcb.server.access import Access
 from dlcb.server.dataplane import Dataplane
 from dlcb.server.endpoints import Endpoints
 from dlcb.server.errors import BadRequest, ServerError
@@ -54,11 +54,11 @@ def web_application(  # noqa: PLR0915 - a list of routes, one short function eac
 ) -> FastAPI:
     """Every route but inference."""
     web = FastAPI(title="dlcb", docs_url="/docs", redoc_url=None, openapi_url="/openapi.json")
-    admin_keys = [key.encode() for key in settings.keys.admin]
+    access = Access(settings.keys)
 
     async def admin(request: Request) -> None:
-        if admin_keys:
-            check_key(dict(request.scope["headers"]), admin_keys)
+        if settings.keys.admin:  # without any, the routes themselves say that they are off
+            access.check_admin(dict(request.scope["headers"]))
 
     async def body(request: Request) -> Any:
         """The JSON body; nothing sent is an empty object."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dlcb.server.access import Access, TokenBucket, check_key
+from dlcb.server.access import Access, TokenBucket
 from dlcb.server.errors import Forbidden, RateExceeded, Unauthorized
 from dlcb.server.settings import Group, Keys
 
@@ -17,13 +17,25 @@ from .test_lifecycle import CONFIG, body
     [{}, {b"x-api-key": b"wrong"}, {b"authorization": b"Basic right"}, {b"authorization": b"Bearer"}],
 )
 def test_a_wrong_key_is_refused(headers: dict[bytes, bytes]) -> None:
+    access = Access(Keys(infer=("theirs",), admin=("right", "other")))
     with pytest.raises(Unauthorized):
-        check_key(headers, [b"right", b"other"])
+        access.check_admin(headers)
+    with pytest.raises(Unauthorized):
+        access.check(headers, "mlp")
 
 
 @pytest.mark.parametrize("headers", [{b"x-api-key": b"other"}, {b"authorization": b"bearer right"}])
 def test_any_of_the_keys_will_do(headers: dict[bytes, bytes]) -> None:
-    check_key(headers, [b"right", b"other"])
+    Access(Keys(admin=("right", "other"))).check_admin(headers)
+    Access(Keys(infer=("right", "other"))).check(headers, "mlp")
+
+
+def test_a_key_that_runs_models_does_not_load_them() -> None:
+    group = Group(name="partners", keys=("partner",))
+    access = Access(Keys(infer=("ours",), groups=(group,), admin=("right",)))
+    for key in (b"ours", b"partner"):
+        with pytest.raises(Forbidden, match="need one of the 'admin' keys"):
+            access.check_admin({b"x-api-key": key})
 
 
 def test_a_bucket_lets_its_rate_through() -> None:
