@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from dlcb.compiler.bridge import capture
+from dlcb.compiler.bridge.agreement import without_fast_path
 from dlcb.compiler.bridge.declared import declare
 from dlcb.compiler.bridge.emit import from_torch
 from dlcb.compiler.bridge.probes import Bindings, Prober
@@ -64,5 +65,5 @@ class _Runner(Prober):
 
     def trace(self, sizes: Bindings) -> None:  # type: ignore[override]
         arguments, keywords = capture.bound(self.module, self.tensors(sizes))
-        with capture.user_code("forward"), torch.no_grad():
+        with capture.user_code("forward"), torch.no_grad(), without_fast_path():
             self.result = self.module(*arguments, **keywords)

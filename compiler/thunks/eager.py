@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dlcb.compiler.bridge.agreement import as_tuple
+from dlcb.compiler.bridge.agreement import as_tuple, without_fast_path
 from dlcb.compiler.bridge.capture import bound
 from dlcb.compiler.errors import ArtifactError, GuardError
 from dlcb.compiler.runtime.executor import Ran, Shapes
@@ -109,7 +109,8 @@ class EagerThunk:
         here = [tensor.to(self._device) for tensor in inputs]
         arguments, keywords = bound(self._module, dict(zip(self._names, here, strict=True)))
         try:
-            made = as_tuple(self._module(*arguments, **keywords))
+            with without_fast_path():
+                made = as_tuple(self._module(*arguments, **keywords))
         except NOT_REFUSALS:
             raise
         except Exception as error:  # the user's code may raise anything
