@@ -6,7 +6,7 @@ tiers, phases and other short lists, never a shape.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -47,6 +47,23 @@ class Number:
         self.value += amount
 
 
+class Total(Number):
+    """A counter of what others count: each source says how much that is since it began. It never falls, also
+    when a source begins again or is replaced by another."""
+
+    __slots__ = ("_readings",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._readings: dict[Hashable, float] = {}
+
+    def follow(self, source: Hashable, reading: float) -> None:
+        """Add what the source counted since its last reading; a lower one says that it began again."""
+        before = self._readings.get(source, 0.0)
+        self.value += reading - before if reading >= before else reading
+        self._readings[source] = reading
+
+
 class Histogram:
     """One histogram cell: a count for each bucket, and the sum."""
 
@@ -67,7 +84,7 @@ _SHOWN: dict[str, Any] = {
     "gauge": GaugeMetricFamily,
     "histogram": HistogramMetricFamily,
 }
-Cell = TypeVar("Cell", Number, Histogram)
+Cell = TypeVar("Cell", Number, Total, Histogram)
 
 
 class Family(Generic[Cell]):
@@ -117,13 +134,16 @@ class Metrics(Collector):
         self.before_scrape: list[Callable[[], None]] = []
         self._families: list[Family] = []
         counter, gauge, histogram = self._counter, self._gauge, self._histogram
+        total = self._total
 
         self.shape_cache = counter(
             "dlcb_shape_cache_requests_total", "Runs by tier, and by whether the launch plan was there.",
             "model", "tier", "result",
         )  # fmt: skip
         self.compile_seconds = histogram(
-            "dlcb_compile_seconds", "Compilations, by what asked for them: load, jit or request.",
+            "dlcb_compile_seconds",
+            "Compilations, by what asked for them: load, probe (a rank before ready), jit (a rank first met"
+            " after it) or request (stays 0).",
             COMPILE_BUCKETS, "model", "tier", "reason",
         )  # fmt: skip
         self.request_seconds = histogram(
@@ -144,28 +164,29 @@ class Metrics(Collector):
         self.padding = histogram(
             "dlcb_padding_ratio", "Padded elements over all elements of a run.", RATIO_BUCKETS, "model"
         )
-        self.guard_failures = gauge(
-            "dlcb_guard_failures", "Derived guards that sent a run to the next tier.", "model"
+        self.guard_failures = total(
+            "dlcb_guard_failures_total", "Derived guards that sent a run to the next tier.", "model"
         )
         self.quarantined = gauge(
             "dlcb_quarantined_regions", "Regions that disagreed with eager, and run eagerly.", "model"
         )
         self.plans = gauge("dlcb_shape_cache_entries", "Launch plans kept.", "model")
-        self.plan_evictions = gauge(
-            "dlcb_shape_cache_evictions", "Launch plans dropped since the worker started.", "model"
+        self.plan_evictions = total(
+            "dlcb_shape_cache_evictions_total", "Launch plans dropped for others.", "model"
         )
-        self.compiler_calls = gauge(
-            "dlcb_compiler_calls", "Toolchain calls in the workers; 0 after ready.", "model"
+        self.compiler_calls = total(
+            "dlcb_compiler_calls_total", "Toolchain calls in the workers; stays 0.", "model"
         )
         self.cache_bytes = gauge("dlcb_kernel_cache_bytes", "Bytes in the kernel cache.")
         self.cache_entries = gauge("dlcb_kernel_cache_entries", "Entries in the kernel cache.")
-        self.cache_hits = gauge(
-            "dlcb_kernel_cache_hits", "Kernel cache look-ups that found their entry, all processes."
+        # Counted in the cache's folder, by all processes since it was made: shown as they stand.
+        self.cache_hits = counter(
+            "dlcb_kernel_cache_hits_total", "Kernel cache look-ups that found their entry, all processes."
         )
-        self.cache_misses = gauge("dlcb_kernel_cache_misses", "Kernel cache look-ups that did not.")
-        self.cache_evictions = gauge("dlcb_kernel_cache_evictions", "Entries evicted.")
-        self.cache_corrupt = gauge(
-            "dlcb_kernel_cache_corrupt", "Entries found damaged, and treated as missing."
+        self.cache_misses = counter("dlcb_kernel_cache_misses_total", "Kernel cache look-ups that did not.")
+        self.cache_evictions = counter("dlcb_kernel_cache_evictions_total", "Entries evicted.")
+        self.cache_corrupt = counter(
+            "dlcb_kernel_cache_corrupt_total", "Entries found damaged, and treated as missing."
         )
         self.worker_restarts = counter("dlcb_worker_restarts_total", "Workers that died and were replaced.")
         self.workers_ready = gauge("dlcb_workers_ready", "Workers that take batches.")
@@ -191,6 +212,9 @@ class Metrics(Collector):
 
     def _counter(self, name: str, help: str, *labels: str) -> Family[Number]:
         return self._add(Family("counter", name, help, labels, Number))
+
+    def _total(self, name: str, help: str, *labels: str) -> Family[Total]:
+        return self._add(Family("counter", name, help, labels, Total))
 
     def _gauge(self, name: str, help: str, *labels: str) -> Family[Number]:
         return self._add(Family("gauge", name, help, labels, Number))

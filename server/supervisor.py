@@ -284,7 +284,17 @@ class Supervisor:
             worker.device_bytes = event["device_bytes"]
             for handle, counters in event["models"].items():
                 if int(handle) in self._models:
-                    self._models[int(handle)].counters = counters
+                    self._take_counters((worker.name, handle), self._models[int(handle)], counters)
+
+    def _take_counters(
+        self, source: tuple[str, str], model: ServedModel, counters: Mapping[str, int]
+    ) -> None:
+        """Counts of one worker's copy of a model; the gauges show those of the worker that spoke last."""
+        model.counters = counters
+        metrics = self._metrics
+        metrics.guard_failures.cell(model.name).follow(source, counters.get("guard_failures", 0))
+        metrics.plan_evictions.cell(model.name).follow(source, counters.get("evictions", 0))
+        metrics.compiler_calls.cell(model.name).follow(source, counters.get("compiler_calls", 0))
 
     def _settle_load(self, worker: WorkerProcess, event: dict[str, Any]) -> None:
         """Take what a worker found out about a model, and how much memory is left for every model's runs."""
@@ -387,11 +397,8 @@ class Supervisor:
         for model in self._models.values():
             counters = model.counters
             model.cells.depth.value = model.waiting
-            metrics.guard_failures.cell(model.name).value = counters.get("guard_failures", 0)
             metrics.quarantined.cell(model.name).value = counters.get("quarantined", 0)
             metrics.plans.cell(model.name).value = counters.get("entries", 0)
-            metrics.plan_evictions.cell(model.name).value = counters.get("evictions", 0)
-            metrics.compiler_calls.cell(model.name).value = counters.get("compiler_calls", 0)
 
 
 def resident_bytes(pid: int) -> int:
