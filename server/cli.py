@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from dlcb.kernel_cache import LayeredStore, check, ls, open_store, prune, stat
 from dlcb.server import model_commands, screen
 from dlcb.server.exit_codes import FAILED
+from dlcb.server.model_commands import page
 from dlcb.server.settings import import_beside, read
 
 HELP = """Compile PyTorch models once, for any shape, and serve them.
@@ -112,7 +112,7 @@ def list_entries(folder: Folder = None) -> None:
         table.add_row(
             entry.key[:12], entry.kind, entry.label, f"{entry.size:,}", str(entry.uses), used, pinned
         )
-    Console().print(table)
+    page().print(table)
 
 
 @cache.command("stat")

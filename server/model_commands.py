@@ -123,7 +123,7 @@ def explain(
                 typer.echo(text, nl=not text.endswith("\n"))
                 continue
             signature, report = _compile(source, _store(settings), options)
-            _page().print(tables(_as_configured(report, signature, source, model.batching), source.name))
+            page().print(tables(_as_configured(report, signature, source, model.batching), source.name))
 
 
 @app.command()
@@ -200,7 +200,7 @@ def _refuse_any_rank(source: ModelSource) -> None:
         raise ConfigError(f"'{source.name}' takes any rank: say which with --rank")
 
 
-def _page() -> Console:
+def page() -> Console:
     """Standard output: as wide as its terminal, and where it is none as wide as what is printed."""
     width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else UNBOUNDED
     return Console(width=width)
