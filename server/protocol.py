@@ -100,11 +100,11 @@ class Exchange:
 
     def deliver(self, answer: Answer, error: ServerError | None) -> None:
         """What the batcher has for this request."""
-        self._pending = None
+        pending, self._pending = self._pending, None
         if error is not None:
-            self._fail(error)
+            self._fail(error, pending)
         else:
-            self._send(self._connection.routes.success(self.place[0], self.headers, answer))
+            self._send(self._connection.routes.success(self.place[0], self.headers, answer, pending))
 
     def abandon(self) -> None:
         """The connection is gone."""
@@ -114,9 +114,9 @@ class Exchange:
             self._connection.routes.dataplane.batcher.cancel(self._pending, "disconnect")
             self._pending = None
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: Exception, pending: Pending | None = None) -> None:
         self._received()
-        self._send(self._connection.routes.failure(self.place[0], error))
+        self._send(self._connection.routes.failure(self.place[0], error, pending))
 
     def _send(self, response: Response) -> None:
         transport = self._connection.transport

@@ -157,7 +157,7 @@ class Server(Section):
         True, description="false: what the kernel cache lacks is an error, nothing is compiled"
     )
     backend: str = Field("dlcb.compiler", description="module with compile_model and load_model")
-    access_log_every: int = Field(0, ge=0, description="log every n-th request; 0 logs none")
+    access_log_every: int = Field(0, ge=0, description="every n-th request, at any log level; 0 logs none")
     tls_certificate: Path | None = Field(None, description="with tls_key: serve https")
     tls_key: Path | None = None
     limits: Limits = Limits()

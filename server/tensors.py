@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from dlcb.server.errors import QueueFull, ServerError, TooLarge, Unauthorized, s
 from dlcb.server.metrics import Metrics
 from dlcb.server.model import ServedModel
 from dlcb.server.settings import Server
+from dlcb.server.types import InferRequest
 from dlcb.server.waiting import Deliver, Pending
 
 Scope = dict[str, Any]
@@ -58,6 +60,8 @@ class TensorRoutes:
         self._limit = settings.limits.body_bytes
         self._access = Access(settings.keys)
         self._log_every = settings.access_log_every
+        if self._log_every:
+            log.setLevel(logging.INFO)  # who asks for it gets it, whatever else is logged
         self._count = 0
         self._known: dict[bytes, Place | None] = {}
 
@@ -98,7 +102,7 @@ class TensorRoutes:
         json_length = None if stated is None else codec.header_length(stated, len(body))
         return self.dataplane.submit(model, body, json_length, deliver)
 
-    def success(self, name: str, headers: Headers, answer: Answer) -> Response:
+    def success(self, name: str, headers: Headers, answer: Answer, pending: Pending | None) -> Response:
         """The response to a request that was answered."""
         body, json_length = answer
         extra = (
@@ -115,10 +119,10 @@ class TensorRoutes:
         if json_length is None and _is_large_json(headers, body):
             extra.append(HINT)
         if self._log_every:
-            self._log(name, 200)
+            self._log(name, 200, pending)
         return 200, extra, body
 
-    def failure(self, name: str, error: Exception) -> Response:
+    def failure(self, name: str, error: Exception, pending: Pending | None = None) -> Response:
         """The response to a request that was not answered; it is counted."""
         if not isinstance(error, ServerError | RequestError):  # a fault of ours
             log.error("a request failed", exc_info=error, extra={"fields": {"model": name}})
@@ -126,7 +130,7 @@ class TensorRoutes:
         label = name if self.dataplane.registry.repository.has(name) else "unknown"
         self._metrics.requests.cell(label, str(status)).add()
         if self._log_every:
-            self._log(name, status)
+            self._log(name, status, pending)
         return status, headers, body
 
     async def __call__(
@@ -162,7 +166,7 @@ class TensorRoutes:
             await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
                 raise ClientGone
-            return self.success(name, headers, answer.result())
+            return self.success(name, headers, answer.result(), pending)
         finally:
             gone.cancel()
             self.dataplane.batcher.cancel(pending, "disconnect")
@@ -172,10 +176,18 @@ class TensorRoutes:
             return codec.decompress(body, encoding, limit)
         return await asyncio.to_thread(codec.decompress, body, encoding, limit)
 
-    def _log(self, name: str, status: int) -> None:
+    def _log(self, name: str, status: int, pending: Pending | None) -> None:
+        """Every n-th request as a line; one that was queued with its id, seconds since then, and shapes."""
         self._count += 1
-        if self._count % self._log_every == 0:
-            log.info("request", extra={"fields": {"model": name, "status": status, "number": self._count}})
+        if self._count % self._log_every:
+            return
+        fields: dict[str, Any] = {"model": name, "status": status, "number": self._count}
+        if pending is not None:
+            fields["id"] = pending.request.id
+            fields["seconds"] = round(time.perf_counter() - pending.arrived, 6)
+            if isinstance(pending.request, InferRequest):  # another is decoded by a worker
+                fields["shapes"] = {key: tensor.shape for key, tensor in pending.request.inputs.items()}
+        log.info("request", extra={"fields": fields})
 
 
 async def read_body(receive: Receive, limit: int, grow: Callable[[int], None] | None = None) -> bytes:

@@ -266,3 +266,20 @@ def test_what_has_come_of_a_body_counts_as_in_flight(launch: Start, headers: tup
         answer = client.post("/v2/models/identity/infer", content=data)
         assert answer.status_code == 200
         assert in_flight(client) == 0
+
+
+def test_the_access_log_says_what_was_asked(launch: Start) -> None:
+    live = launch(SMALL.replace("spares: 0", "spares: 0, grace_seconds: 0, access_log_every: 2"))
+    request = {
+        "id": "mine",
+        "inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}],
+    }
+    with live.client() as client:
+        codes = [client.post("/v2/models/identity/infer", json=request).status_code for _ in range(3)]
+        codes.append(client.post("/v2/models/nobody/infer", json=request).status_code)
+    assert codes == [200, 200, 200, 404] and live.stop() == 0
+    lines = [json.loads(line) for line in live.lines if '"dlcb.access"' in line]
+    served, refused = lines
+    assert (served["model"], served["status"], served["number"]) == ("identity", 200, 2)
+    assert served["id"] == "mine" and served["shapes"] == {"x": [1, 3]} and 0 < served["seconds"] < 30
+    assert (refused["model"], refused["status"], refused["number"]) == ("nobody", 404, 4)
