@@ -15,6 +15,7 @@ from dlcb.server.datatypes import BY_DTYPE
 from dlcb.server.padding import Padding, PaddingError
 
 PROBE_SIZE = 2
+PROBE_SIZES = (PROBE_SIZE, 3, 8, 32, 64)  # until one is served: convolutions need room for their windows
 PADDED_LENGTHS = (3, 17, 1, 9)
 TOLERANCES = {
     "float64": 1e-8,
@@ -25,31 +26,53 @@ TOLERANCES = {
 
 
 def probe(model: Any, source: ModelSource, shapes: Sequence[Sequence[int]] = ()) -> None:
-    """Run the model at a small legal shape with legal values. One with inputs of any rank is run at each of
+    """Run the model at a small legal shape with legal values, rather one that its program serves than one that
+    is PyTorch's; what the model refuses is passed over. One with inputs of any rank is run at each of
     `shapes`, which those inputs then have: without any there is nothing that is sure to be legal."""
-    if any(spec.dims is None for spec in model.signature.inputs):
-        for shape in shapes:
-            _probe_at(model, source, shape)
-    else:
-        _probe_at(model, source, ())
-
-
-def _probe_at(model: Any, source: ModelSource, shape_of_any_rank: Sequence[int]) -> None:
     signature: Signature = model.signature
-    declared = {entry.name: entry for entry in source.inputs}
-    arrays = {}
-    for spec in signature.inputs:
-        shape = shape_of_any_rank
-        if spec.dims is not None:
-            shape = [dim if isinstance(dim, int) else dim.nearest(PROBE_SIZE) for dim in spec.dims]
-        entry = declared.get(spec.name)
-        value = entry.values[0] if entry is not None and entry.values else 0
-        arrays[spec.name] = numpy.full(shape, value, BY_DTYPE[spec.dtype].array)
+    if any(spec.dims is None for spec in signature.inputs):
+        for shape in shapes:
+            _answers(model, source, _shapes_at(signature, PROBE_SIZE, shape))
+        return
+    sizes = [_shapes_at(signature, size) for size in PROBE_SIZES]
+    legal = [(tier == "eager", given) for given in sizes if (tier := _tier(model, given))]
+    for _, given in sorted(legal, key=lambda one: one[0]):
+        if _answers(model, source, given):
+            return
+
+
+def _shapes_at(signature: Signature, size: int, of_any_rank: Sequence[int] = ()) -> dict[str, Shape]:
+    return {
+        spec.name: _shape(spec, size) if spec.dims is not None else tuple(of_any_rank)
+        for spec in signature.inputs
+    }
+
+
+def _tier(model: Any, shapes: dict[str, Shape]) -> str:
+    """What would serve these shapes; "" where the model refuses them, as guards that tie dims together do."""
     try:
-        signature.check(_shapes(arrays), {s.name: s.dtype for s in signature.inputs})
+        model.signature.check(shapes, {spec.name: spec.dtype for spec in model.signature.inputs})
+        return str(model.plan(shapes).tier)
     except RequestError:
-        return  # guards that tie dims together: the compiler's own load check has run legal shapes
-    model.run(arrays)
+        return ""
+
+
+def _answers(model: Any, source: ModelSource, shapes: dict[str, Shape]) -> bool:
+    """Whether the model takes inputs of these shapes: it is run on them."""
+    least = {entry.name: entry.values[0] for entry in source.inputs if entry.values}
+    arrays = {
+        spec.name: numpy.full(shapes[spec.name], least.get(spec.name, 0), BY_DTYPE[spec.dtype].array)
+        for spec in model.signature.inputs
+    }
+    try:
+        model.run(arrays)
+    except RequestError:
+        return False
+    return True
+
+
+def _shape(spec: TensorSpec, size: int) -> Shape:
+    return tuple(dim if isinstance(dim, int) else dim.nearest(size) for dim in spec.dims or ())
 
 
 def check_padding(model: Any, source: ModelSource, padding: Padding) -> None:

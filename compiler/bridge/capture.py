@@ -25,6 +25,7 @@ from dlcb.compiler.errors import CaptureError, CompilerError
 from dlcb.compiler.source import ModelSource
 
 _TORCH = str(Path(torch.__file__).parent)
+_LOUD = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 
 
 def load_module(source: ModelSource) -> nn.Module:
@@ -41,7 +42,8 @@ def load_module(source: ModelSource) -> nn.Module:
         module = factory(**arguments)
     if not isinstance(module, nn.Module):
         raise CaptureError(
-            f"factory '{source.factory}' gave a {type(module).__name__}, not a torch module", stage="capture"
+            f"factory '{source.factory}' gave an object of type '{type(module).__name__}', not a torch module",
+            stage="capture",
         )
     return module.eval().requires_grad_(False)
 
@@ -158,14 +160,17 @@ def user_code(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet_logs() -> Iterator[None]:
-    """PyTorch logs each shape that a program refuses as an error; here a refusal is an answer."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+    """PyTorch logs each shape that a program refuses, and what it looks for to explain a branch on values;
+    here a refusal is an answer, which is told once."""
+    loggers = [logging.getLogger(name) for name in _LOUD]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _first_lines(error: Exception) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from torch import nn
@@ -79,17 +80,21 @@ def _from_module(source: ModelSource, module: nn.Module, options: CompileOptions
 
 def _from_program(source: ModelSource, program: Trace) -> Captured:
     """A lone exported program: reshapes are read by contiguous groups, other literals by the sizes they
-    equal."""
+    equal. A size that the program itself checks for its traced value has no fallback: PyTorch refuses others,
+    so what the graph does not allow is refused."""
     inputs = source.inputs or _inputs_of(program)
     system = System()
     dims, free = declare(source, inputs, system)
     placeholders = program.placeholders
     sizes: dict[str, int] = {}
+    fixed: set[str] = set()
     for declared, name in zip(inputs, program.user_inputs, strict=True):
         traced = placeholders[declared.name if declared.name in placeholders else name].meta["val"].shape
         for dim, size in zip(dims[declared.name], traced, strict=True):
             if isinstance(dim, Expr):
                 _agreed(sizes, dim, int(size), declared.name)
+                if isinstance(size, int):
+                    fixed.add(dim.value)
             elif dim != size:
                 raise ShapeError(
                     f"input '{declared.name}' is declared {list(declared.shape or ())}, "
@@ -100,13 +105,21 @@ def _from_program(source: ModelSource, program: Trace) -> Captured:
     return Captured(
         graph=lowered.graph,
         parameters=lowered.parameters,
-        verdicts=judge(system, dims, free, AS_FAR_AS_SHOWN, lambda name: True),
+        verdicts=judge(system, dims, free, AS_FAR_AS_SHOWN, lambda name: name not in fixed),
         inputs=tuple(inputs),
         outputs=tuple(names),
         examples=(sizes,),
-        notes=lowered.notes,
+        notes=(*lowered.notes, *_exported_at(sizes, fixed)),
         seconds=0.0,
     )
+
+
+def _exported_at(sizes: Mapping[str, int], fixed: Collection[str]) -> tuple[str, ...]:
+    """A note for the report where the program itself takes one size only."""
+    if not fixed:
+        return ()
+    at = ", ".join(f"{name} = {size}" for name, size in sizes.items() if name in fixed)
+    return (f"exported for {at} only: compared with PyTorch there, other sizes follow from the graph",)
 
 
 def _agreed(sizes: dict[str, int], dim: Expr, size: int, name: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from captured_programs import Program, assert_agrees
 from torch import Tensor, nn
+from torch.export import Dim
 
 from dlcb.compiler.bridge.capture import export, load_program
 from dlcb.compiler.bridge.generalize import Captured, generalize
@@ -115,3 +116,50 @@ def test_a_file_that_is_no_program_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"not a program")
     with pytest.raises(CaptureError, match="program"):
         load_program(str(path))
+
+
+class Pooled(nn.Module):
+    """Windows that need rows and columns, so that the least sizes are refused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3)
+
+    def forward(self, image: Tensor) -> Tensor:
+        return self.second(nn.functional.max_pool2d(self.first(image).relu(), 2))
+
+
+def saved(module: nn.Module, path: Path, dynamic: bool) -> ModelSource:
+    """The source of a file that was exported for one size, or with free sizes."""
+    free = {0: Dim("batch"), 2: Dim.AUTO, 3: Dim.AUTO}
+    sample = (torch.randn(4, 3, 32, 32),)
+    torch.export.save(torch.export.export(module, sample, dynamic_shapes=(free,) if dynamic else None), path)
+    shape = ("batch", 3, "height", "width")
+    return ModelSource("file", "1", program=str(path), inputs=(InputDeclaration("image", "float32", shape),))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_file_of_one_size_refuses_what_its_graph_does_not_allow(tmp_path: Path, dynamic: bool) -> None:
+    module = Pooled().eval()
+    program = generalize(saved(module, tmp_path / "pooled.pt2", dynamic))
+    assert [verdict.beyond for verdict in program.verdicts if isinstance(verdict.size, str)] == [
+        "eager" if dynamic else "refused"
+    ] * 3
+    assert [verdict.low for verdict in program.verdicts] == [0, 3, 8, 8]
+    assert any("height = 32" in note for note in program.notes) is not dynamic
+    assert_agrees(program, module, {"image": torch.randn(2, 3, 11, 40)})
+
+
+def test_a_file_that_pins_a_named_dim_is_refused_with_the_line(tmp_path: Path) -> None:
+    class Rows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(32, 5)
+
+        def forward(self, image: Tensor) -> Tensor:
+            return self.linear(image)
+
+    with pytest.raises(ShapeError, match=r"'width' \(axis 3 of 'image'\) is declared free") as refused:
+        generalize(saved(Rows().eval(), tmp_path / "rows.pt2", False))
+    assert "test_single_program.py" in refused.value.source_line
