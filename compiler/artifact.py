@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from dlcb.compiler import modules
 from dlcb.compiler.errors import ArtifactError
 from dlcb.compiler.host.program import Program
 from dlcb.compiler.options import CompileOptions
@@ -23,7 +24,7 @@ from dlcb.compiler.source import ModelSource
 from dlcb.kernel_cache.key import Key
 from dlcb.kernel_cache.store import Store
 
-VERSION = 4  # of the JSON; an artifact of another version is compiled again
+VERSION = 5  # of the JSON, and of the entry that finds it; an artifact of another version is compiled again
 
 
 @dataclass(frozen=True)
@@ -127,8 +128,12 @@ def put(artifact: Artifact, source: ModelSource, store: Store) -> str:
 
 
 def enter(key: str, source: ModelSource, options: CompileOptions, store: Store) -> None:
-    """Let `find` give this artifact for the source from now on: the last thing a compilation does."""
-    store.put(index_key(source, options).digest, key.encode(), kind="source", label=source.name)
+    """Let `find` give this artifact for the source from now on, while the user's modules that are loaded stay
+    as they are: the last thing a compilation does."""
+    payload = json.dumps(
+        {"artifact": key, "modules": modules.loaded(source.factory)}, sort_keys=True
+    ).encode()
+    store.put(index_key(source, options).digest, payload, kind="source", label=source.name)
 
 
 def load(key: str, store: Store) -> Artifact:
@@ -145,15 +150,18 @@ def load(key: str, store: Store) -> Artifact:
 
 
 def find(source: ModelSource, options: CompileOptions, store: Store) -> tuple[str, Artifact] | None:
-    """Key and artifact of a source that was compiled before with equal options; None when it was not, or when
-    anything it needs has left the store."""
+    """Key and artifact of a source that was compiled before with equal options; None when it was not, when a
+    module of the user's that it loaded has changed, or when anything it needs has left the store."""
     entry = store.get(index_key(source, options).digest)
     if entry is None:
         return None
     try:
-        key = entry.decode()
+        found = json.loads(entry)
+        key = found["artifact"]
+        if not modules.unchanged(source.factory, found["modules"]):
+            return None
         artifact = load(key, store)
-    except (ArtifactError, UnicodeDecodeError, ValueError):
+    except (ArtifactError, ValueError, KeyError, TypeError):
         return None
     if any(store.path(need) is None and store.get(need) is None for need in artifact.needs):
         return None

@@ -17,6 +17,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from dlcb.compiler import artifact as artifacts
+from dlcb.compiler import modules
 from dlcb.compiler.artifact import Artifact
 from dlcb.compiler.bridge.capture import load_module, load_program
 from dlcb.compiler.bridge.generalize import Captured, generalize
@@ -93,7 +94,9 @@ def compile_source(
 
 
 def _load(source: ModelSource) -> nn.Module | ExportedProgram:
-    return load_program(source.program) if source.program else load_module(source)
+    module = load_program(source.program) if source.program else load_module(source)
+    modules.loaded(source.factory)  # reads their files now, since they may change while this compiles
+    return module
 
 
 @contextmanager

@@ -5,17 +5,14 @@ capturing anything.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
-import importlib.util
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from dlcb.compiler.errors import ArtifactError, CaptureError
+from dlcb.compiler.errors import ArtifactError
+from dlcb.compiler.modules import factory_file, file_digest
 from dlcb.kernel_cache.key import Key
 
 
@@ -61,9 +58,9 @@ class ModelSource:
         return Key(
             {
                 "configuration": json.dumps(configuration, sort_keys=True),
-                "factory": _factory_digest(self.factory) if self.factory else "",
-                "program": _file_digest(self.program) if self.program else "",
-                "weights": ",".join(_file_digest(path) for path in self.weights),
+                "factory": file_digest(factory_file(self.factory)) if self.factory else "",
+                "program": file_digest(self.program) if self.program else "",
+                "weights": ",".join(file_digest(path) for path in self.weights),
                 **{
                     f"version of {package}": _version(package)
                     for package in ("torch", "transformers", "dlcb")
@@ -99,40 +96,6 @@ class ModelSource:
             )
         except (KeyError, TypeError) as error:
             raise ArtifactError(f"not a model source: {error!r}", stage="source") from error
-
-
-def _factory_digest(factory: str) -> str:
-    """Digest of the source text of the factory's module: found by its spec, so nothing of the user's is
-    run."""
-    module = factory.partition(":")[0]
-    try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError) as error:
-        raise CaptureError(
-            f"factory '{factory}': module '{module}' cannot be found: {error}", stage="source"
-        ) from error
-    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
-        raise CaptureError(
-            f"factory '{factory}': there is no module '{module}': it must be installed, on PYTHONPATH or "
-            "beside the configuration file",
-            stage="source",
-        )
-    return _file_digest(spec.origin)
-
-
-def _file_digest(path: str) -> str:
-    try:
-        status = Path(path).stat()
-    except OSError as error:
-        raise CaptureError(f"'{path}' cannot be read: {error.strerror}", stage="source") from error
-    return _digest_of_state(path, status.st_mtime_ns, status.st_size)
-
-
-@lru_cache(maxsize=256)
-def _digest_of_state(path: str, modified_ns: int, size: int) -> str:
-    """Content digest, computed once for each state of a file that a process meets."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _version(package: str) -> str:

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parent.parent
 # each other.
 COMPILER = (
     ("errors",),
+    ("modules",),
     ("dtype", "options", "signature", "report", "source"),
     ("expr",),
     ("solver",),
@@ -35,6 +36,7 @@ COMPILER = (
 )
 FREE_OF_TORCH = (
     "errors",
+    "modules",
     "dtype",
     "options",
     "signature",

@@ -1,0 +1,111 @@
+"""The user's own modules: those that lie in the folder of the factory's top-level module or package. They are
+found without running anything of the user's, and what a compilation has loaded of them is told by digests of
+their files, which a later process compares with the files that it has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import sys
+import sysconfig
+from collections.abc import Mapping
+from functools import cache, lru_cache
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+from dlcb.compiler.errors import CaptureError
+
+INSTALLED = frozenset({"site-packages", "dist-packages"})  # other people's modules lie below these
+NOT_OF_THE_MODEL = frozenset({"__main__", "__mp_main__", "dlcb"})  # the compiler's own sources are in the key
+
+
+def factory_file(factory: str) -> str:
+    """The file of the module of "module:function". CaptureError when there is none."""
+    module = factory.partition(":")[0]
+    spec = _spec(module)
+    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
+        raise CaptureError(
+            f"factory '{factory}': there is no module '{module}': it must be installed, on PYTHONPATH or "
+            "beside the configuration file",
+            stage="source",
+        )
+    return os.path.abspath(spec.origin)
+
+
+def loaded(factory: str | None) -> dict[str, str]:
+    """Digests of the user's own modules that are loaded now, by their paths in the folder. Left out are
+    installed packages, unless the factory is in one, and the standard library.
+
+    A module that is loaded stays what it was when its file is changed: its digest is the file's when this
+    process first asked for it."""
+    folder = _folder(factory) if factory else None
+    if folder is None or folder.name in INSTALLED:  # beside one installed module are other packages
+        return {}
+    inside, standard = (os.path.join(path, "") for path in (folder, sysconfig.get_path("stdlib")))
+    found: dict[str, str] = {}
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__dict__", {}).get("__file__")
+        if not file or not file.startswith(inside) or file.startswith(standard):
+            continue
+        path = Path(file).relative_to(folder)
+        own = name.partition(".")[0] not in NOT_OF_THE_MODEL and INSTALLED.isdisjoint(path.parts)
+        if own and os.path.isfile(file):
+            found[path.as_posix()] = _digest_when_loaded(file)
+    return found
+
+
+def unchanged(factory: str | None, digests: Mapping[str, str]) -> bool:
+    """Whether the files are as they were when `loaded` gave these digests, here or on another machine."""
+    if not factory or not digests:
+        return True
+    folder = _folder(factory)
+    try:
+        return all(file_digest(str(folder / path)) == digest for path, digest in digests.items())
+    except CaptureError:
+        return False
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    """What importlib.util.find_spec gives, which imports the packages on the way, and so runs them."""
+    if module in sys.modules:
+        return sys.modules[module].__spec__
+    package, path = module.rpartition(".")[0], None
+    if package:
+        parent = _spec(package)
+        if parent is None or parent.submodule_search_locations is None:
+            return None
+        path = parent.submodule_search_locations
+    try:
+        return next(filter(None, (finder.find_spec(module, path) for finder in sys.meta_path)), None)
+    except KeyError:  # a folder without __init__.py in a package: Python looks for it in a loaded one only
+        return importlib.util.find_spec(module)
+
+
+def _folder(factory: str) -> Path:
+    """Of a package the package's own folder, of a module outside of any the one that it lies in."""
+    file = Path(factory_file(factory))
+    inside = factory.partition(":")[0].count(".") + (file.stem == "__init__")
+    return file.parents[max(inside - 1, 0)]
+
+
+def file_digest(path: str) -> str:
+    """The sha256 of a file's content, computed once for each state of the file that a process meets.
+    CaptureError when it cannot be read."""
+    try:
+        status = Path(path).stat()
+        return _digest_of_state(path, status.st_mtime_ns, status.st_size)
+    except OSError as error:
+        raise CaptureError(f"'{path}' cannot be read: {error.strerror}", stage="source") from error
+
+
+@lru_cache(maxsize=4096)
+def _digest_of_state(path: str, modified_ns: int, size: int) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@cache
+def _digest_when_loaded(path: str) -> str:
+    return file_digest(path)

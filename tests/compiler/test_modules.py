@@ -1,0 +1,149 @@
+"""What a factory imports of the user's own modules: a change in one of them is a miss, found without running
+them, and a bundle is found where the modules lie elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from dlcb.compiler import modules
+
+FACTORY = """
+import torch
+{helper}
+
+class Scaled(torch.nn.Module):
+    def forward(self, x):
+        return x * SCALE + 1
+
+def scaled():
+    return Scaled()
+"""
+PROCESS = """
+import json, sys
+from pathlib import Path
+from dlcb.compiler import CompileOptions, InputDeclaration, ModelSource
+from dlcb.compiler import artifact
+from dlcb.kernel_cache import bundle, open_store
+
+what, factory, folder, packed = sys.argv[1:]
+source = ModelSource("m", "1", factory, inputs=(InputDeclaration("x", "float32", ("n",)),), outputs=("y",))
+options = CompileOptions(optimisation="-O0", check_shapes=1)
+store = open_store(Path(folder), bundle=Path(packed) if packed and what == "find" else None)
+if what == "find":
+    found = artifact.find(source, options, store) is not None
+    print(json.dumps([found, sorted({"torch", "helper", "pack"} & set(sys.modules))]))
+else:
+    import numpy
+    from dlcb.compiler import compile_model, load_model
+    compilation = compile_model(source, store, options)
+    if packed:
+        bundle.write(store, artifact.stored_keys(source, options, store), Path(packed))
+    answer = load_model(source, compilation.artifact_key, store).run({"x": numpy.ones(2, numpy.float32)})
+    print(json.dumps([compilation.report.from_cache, answer.outputs["y"].tolist()[0]]))
+"""
+
+
+@dataclass
+class Project:
+    """A folder of a user's modules, and a store beside it."""
+
+    folder: Path
+    factory: str
+    store: Path
+    bundle: str = ""
+
+    def __call__(self, what: str) -> list:
+        """In a new process: "find" gives whether there is a hit and what was loaded for it, "compile" whether
+        there was a hit and what the model answers to 1."""
+        arguments = [sys.executable, "-c", PROCESS, what, self.factory, str(self.store), self.bundle]
+        paths = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(self.folder))))
+        environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+        result = subprocess.run(arguments, check=False, env=environment, capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
+        return json.loads(result.stdout.splitlines()[-1])
+
+
+def neighbours(folder: Path) -> tuple[str, Path]:
+    folder.mkdir()
+    (folder / "model.py").write_text(FACTORY.format(helper="from helper import SCALE"))
+    (folder / "helper.py").write_text("SCALE = 2\n")
+    (folder / "unused.py").write_text("SCALE = 2\n")
+    return "model:scaled", folder / "helper.py"
+
+
+def package(folder: Path) -> tuple[str, Path]:
+    (folder / "pack" / "parts").mkdir(parents=True)
+    (folder / "pack" / "__init__.py").write_text("import torch\n")
+    (folder / "pack" / "parts" / "__init__.py").write_text("")
+    (folder / "pack" / "sizes.py").write_text("SCALE = 2\n")
+    (folder / "pack" / "parts" / "model.py").write_text(FACTORY.format(helper="from pack.sizes import SCALE"))
+    return "pack.parts.model:scaled", folder / "pack" / "sizes.py"
+
+
+def test_a_change_in_what_the_factory_imports_is_a_miss(tmp_path: Path) -> None:
+    factory, helper = neighbours(tmp_path / "project")
+    project = Project(tmp_path / "project", factory, tmp_path / "store")
+    assert project("compile") == [False, 3.0]
+    (tmp_path / "project" / "unused.py").write_text("SCALE = 300\n")
+    assert project("find") == [True, []]  # and nothing of the user's was run, nor was PyTorch loaded
+    helper.write_text("SCALE = 10\n")
+    assert project("find") == [False, []]
+    assert project("compile") == [False, 11.0]
+    assert project("find") == [True, []]
+    helper.unlink()
+    assert project("find") == [False, []]
+
+
+def test_a_bundle_is_found_where_the_package_lies_elsewhere(tmp_path: Path) -> None:
+    factory, helper = package(tmp_path / "project")
+    packed = str(tmp_path / "m.bundle")
+    assert Project(tmp_path / "project", factory, tmp_path / "store", packed)("compile") == [False, 3.0]
+    (tmp_path / "project").rename(tmp_path / "moved")
+    moved = Project(tmp_path / "moved", factory, tmp_path / "elsewhere", packed)
+    assert moved("find") == [True, []]
+    (tmp_path / "moved" / helper.relative_to(tmp_path / "project")).write_text("SCALE = 10\n")
+    assert moved("find") == [False, []]
+
+
+def test_which_modules_are_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = tmp_path / ".venv" / "lib" / "site-packages"
+    installed.mkdir(parents=True)
+    (installed / "not_the_users.py").write_text("")
+    (installed / "someones").mkdir()
+    (installed / "someones" / "__init__.py").write_text("from someones import part\n")
+    (installed / "someones" / "part.py").write_text("")
+    (tmp_path / "the_users.py").write_text("import json, not_the_users, someones\n")
+    monkeypatch.syspath_prepend(installed)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert modules.loaded("the_users:f") == {}  # not loaded yet
+    __import__("the_users")
+    assert set(modules.loaded("the_users:f")) == {"the_users.py"}
+    assert set(modules.loaded("someones:f")) == {"__init__.py", "part.py"}
+    assert modules.loaded("not_the_users:f") == modules.loaded("json:dumps") == modules.loaded(None) == {}
+
+
+def test_a_loaded_module_stays_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "loaded_before_the_change.py"
+    file.write_text("SCALE = 2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    __import__("loaded_before_the_change")
+    digests = modules.loaded("loaded_before_the_change:f")
+    assert modules.unchanged("loaded_before_the_change:f", digests)
+    file.write_text("SCALE = 10\n")
+    assert modules.loaded("loaded_before_the_change:f") == digests
+    assert not modules.unchanged("loaded_before_the_change:f", digests)
+
+
+def test_folders_without_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bare_outside" / "bare_inside").mkdir(parents=True)
+    file = tmp_path / "bare_outside" / "bare_inside" / "model.py"
+    file.write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert modules.factory_file("bare_outside.bare_inside.model:f") == str(file)
