@@ -13,7 +13,7 @@ from dlcb.compiler.options import CompileOptions
 from dlcb.compiler.report import Report
 from dlcb.compiler.signature import Signature
 from dlcb.compiler.source import ModelSource
-from dlcb.kernel_cache import Store
+from dlcb.kernel_cache import Store, model_owner
 
 Progress = Callable[[str, float], None]  # stage name, share of the whole that is done
 
@@ -48,3 +48,17 @@ def compile_model(
     driver = importlib.import_module("dlcb.compiler.driver")  # see above
     key, artifact = driver.compile_source(source, store, options, progress)
     return Compilation(key, artifact.signature, artifact.report)
+
+
+def pin_model(
+    source: ModelSource, artifact_key: str, store: Store, options: CompileOptions | None = None
+) -> None:
+    """Keep what finding and loading a compiled model takes from eviction, under the model's name and version,
+    until `store.unpin(model_owner(name, version))`. ArtifactError when it has left the store already."""
+    index = artifacts.index_key(source, options or CompileOptions()).digest
+    owner = model_owner(source.name, source.version)
+    for key in (index, artifact_key, *artifacts.load(artifact_key, store).needs):
+        store.pin(key, owner)
+    for key in (index, artifact_key):  # a store's memory may hold what other processes look for on disk
+        if store.path(key) is None:
+            raise ArtifactError(f"'{source.name}' left the store while it was compiled", stage="find")

@@ -18,6 +18,7 @@ from dlcb.kernel_cache.evict import POLICIES, Record
 from dlcb.kernel_cache.key import Key, explain
 from dlcb.kernel_cache.layers import LayeredStore, default_folder, open_store
 from dlcb.kernel_cache.lock import single_flight
+from dlcb.kernel_cache.pins import model_owner
 from dlcb.kernel_cache.store import Store
 from dlcb.kernel_cache.upkeep import CheckReport, Listing, Statistics, check, ls, prune, stat
 
@@ -43,6 +44,7 @@ __all__ = [
     "default_folder",
     "explain",
     "ls",
+    "model_owner",
     "open_store",
     "prune",
     "single_flight",

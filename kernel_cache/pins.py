@@ -15,6 +15,11 @@ _SUFFIX = ".owner"  # keeps an owner called ".." inside the folder
 _NAME_LIMIT = 255  # bytes in a file's name
 
 
+def model_owner(name: str, version: str) -> str:
+    """The owner of what a registered model needs."""
+    return f"{name}:{version}"
+
+
 class Pins:
     """The pins of one cache folder. Raises OSError where the folder cannot be written."""
 

@@ -20,6 +20,7 @@ from dlcb.server.errors import (
     BadRequest,
     DeadlineExceeded,
     ModelFailed,
+    NotReady,
     QueueFull,
     RequestRefused,
     ServerError,
@@ -34,6 +35,7 @@ from dlcb.server.waiting import Deliver, Pending, Waiting, padding_ratio
 LAST = 2**63  # the priority of requests that name none
 FORESEEN = 0.8  # of a deadline may be gone when a request is forecast to be answered
 DEATHS_ALLOWED = 1
+RETRY_AFTER = 5  # seconds, said when no worker runs
 QUARANTINE_KEPT = 1024
 
 log = logging.getLogger("dlcb.batcher")
@@ -93,13 +95,15 @@ class Receiving:
 
 @dataclass
 class Batcher:
-    """All queues of a front. Everything runs in the event loop's thread."""
+    """All queues of a front. Everything runs in the event loop's thread. `outage` says why nothing can run
+    for now; requests are then refused."""
 
     metrics: Metrics
     inflight_limit: int
     pool: SlotPool = field(default_factory=SlotPool)
     lanes: list[Lane] = field(default_factory=list)
     inflight_bytes: int = 0
+    outage: str = ""
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -113,8 +117,10 @@ class Batcher:
     # Requests in
 
     def room(self, model: ServedModel, size: int) -> None:
-        """QueueFull when one more request of `size` bytes cannot wait: asked before its tensors are
-        decoded."""
+        """QueueFull when one more request of `size` bytes cannot wait, NotReady when no worker is to be
+        expected soon: asked before its tensors are decoded."""
+        if self.outage:
+            raise NotReady(self.outage, RETRY_AFTER)
         if model.waiting >= model.limits.queue_requests:
             raise QueueFull(
                 f"{model.waiting} requests wait for model '{model.name}', its limit is "
@@ -137,7 +143,7 @@ class Batcher:
         size: int,
     ) -> Pending:
         """Queue a request; `deliver` gets what `respond` makes of the outputs, or the error,
-        from a later turn of the loop. QueueFull or RequestRefused at once."""
+        from a later turn of the loop. QueueFull, NotReady or RequestRefused at once."""
         self.room(model, size)
         if self._quarantine and _digest(model, request) in self._quarantine:
             raise RequestRefused(
@@ -178,7 +184,14 @@ class Batcher:
 
     def wake(self) -> None:
         """A worker has come: give it what waits."""
+        self.outage = ""
         self._schedule()
+
+    def refuse_all(self, reason: str) -> None:
+        """Refuse what waits and what comes, until a worker is there."""
+        self.outage = reason
+        for pending in self._waiting.all():
+            self._fail(pending, NotReady(reason, RETRY_AFTER))
 
     # On the way to a worker
 

@@ -36,7 +36,7 @@ class CompileProcess:
     def __init__(self, channel: Channel, options: Mapping[str, Any]) -> None:
         self._channel = channel
         backend = importlib.import_module(options["backend"])
-        self._compile_backend = backend.compile_model
+        self._compile_backend, self._pin_backend = backend.compile_model, backend.pin_model
         # None is the compiler's default, this machine's CPU; a device's architecture is the compiler's to
         # find out.
         self._options = None if options["device"] == "cpu" else backend.options_for(options["device"])
@@ -73,6 +73,7 @@ class CompileProcess:
         try:
             source = ModelSource.from_json(message["source"])
             compilation = self._compile_backend(source, self._store, self._options, progress)
+            self._pin(source, compilation.artifact_key)
         except ToolchainError as error:
             return {"number": number, "error": str(error)[:MESSAGE_KEPT], "kind": "toolchain"}
         except CompilerError as error:
@@ -90,6 +91,13 @@ class CompileProcess:
             "report": plain(compilation.report),
             "seconds": time.perf_counter() - start,
         }
+
+    def _pin(self, source: ModelSource, artifact_key: str) -> None:
+        """The front unpins it when the model goes. Where the folder cannot be written, it serves unpinned."""
+        try:
+            self._pin_backend(source, artifact_key, self._store, self._options)
+        except CacheError as error:
+            log.warning("not pinned", extra={"fields": {"model": source.name, "error": str(error)}})
 
 
 def plain(value: Any) -> Any:

@@ -17,6 +17,7 @@ from dlcb.server.errors import BadRequest, Forbidden, NotFound, Unsupported
 from dlcb.server.model import ServedModel
 from dlcb.server.probing import TOLERANCES
 from dlcb.server.registry import Registry
+from dlcb.server.types import State
 
 EXTENSIONS = (
     "binary_tensor_data",
@@ -70,10 +71,12 @@ class Endpoints:
             if version
             else self.registry.repository.versions(name)[0]
         )
-        ready = any(
-            model.name == name and version in (None, model.version) for model in self.registry.served()
-        )
-        if ready:
+        served = [
+            model.version
+            for model in self.registry.served()
+            if model.name == name and version in (None, model.version)
+        ]
+        if any(self.registry.state(name, number)[0] is State.READY for number in served):
             return 200, {"name": name, "ready": True}
         state, reason = self.registry.state(name, entry.version)
         return 503, {"name": name, "ready": False, "error": f"model '{name}' is {state.lower()}: {reason}"}

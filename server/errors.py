@@ -13,7 +13,7 @@ turns any exception, ours or the compiler's, into what a client may see.
     ├── RequestRefused              500  it killed its worker twice
     ├── ModelFailed                 500  the model raised where its signature allowed the inputs
     ├── Unsupported                 501  a part of the protocol that this server leaves out
-    ├── NotReady                    503  loading, or going down
+    ├── NotReady                    503  loading, going down, or without a worker (with Retry-After)
     └── DeadlineExceeded            504  the request's timeout passed
 """
 
@@ -91,9 +91,14 @@ class Unsupported(ServerError):
 
 
 class NotReady(ServerError):
-    """Nothing is wrong with the request; the model or the server is not ready for it."""
+    """Nothing is wrong with the request; the model or the server is not ready for it. `retry_after` is whole
+    seconds, where they can be told."""
 
     status = 503
+
+    def __init__(self, message: str, retry_after: int | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class DeadlineExceeded(ServerError):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dlcb.compiler import CompilerError
+from dlcb.kernel_cache import CacheError, Store, model_owner
 from dlcb.server.access import TokenBucket
 from dlcb.server.batcher import Batcher
 from dlcb.server.errors import NotReady, ServerError
@@ -20,7 +21,7 @@ from dlcb.server.model import Cells, ServedModel
 from dlcb.server.process import Compiled
 from dlcb.server.repository import Repository, version_order
 from dlcb.server.settings import Model
-from dlcb.server.supervisor import Supervisor
+from dlcb.server.supervisor import NO_WORKER, Supervisor
 from dlcb.server.types import State
 
 DRAIN_STEP = 0.01  # seconds between looks at a model that is going
@@ -42,17 +43,26 @@ class Registry:
     """Loaded versions of each name."""
 
     def __init__(
-        self, repository: Repository, supervisor: Supervisor, batcher: Batcher, metrics: Metrics
+        self,
+        repository: Repository,
+        supervisor: Supervisor,
+        batcher: Batcher,
+        metrics: Metrics,
+        store: Store,
     ) -> None:
         self.repository = repository
         self._supervisor = supervisor
         self._batcher = batcher
         self._metrics = metrics
+        self._store = store
         self._served: dict[str, dict[str, ServedModel]] = {}
         self._newest: dict[str, ServedModel] = {}
         self._states: dict[tuple[str, str], tuple[State, str]] = {}
         self._locks: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
         self._handles = 0
+        self._wanted = {(entry.name, entry.version) for entry in repository.all() if entry.load}
+        self._pinned: set[tuple[str, str]] = set()
+        metrics.before_scrape.append(self._refresh_gauges)
 
     def get(self, name: str, version: str | None = None) -> ServedModel:
         """The version that serves, the newest when none is named. NotFound, or NotReady with the state's
@@ -74,13 +84,15 @@ class Registry:
 
     def state(self, name: str, version: str) -> tuple[State, str]:
         """The state and, when it is not READY, the reason."""
-        return self._states.get((name, version), (State.UNAVAILABLE, "not loaded"))
+        state, reason = self._states.get((name, version), (State.UNAVAILABLE, "not loaded"))
+        if state is State.READY and not self._batcher.lanes:
+            return State.UNAVAILABLE, NO_WORKER
+        return state, reason
 
     def all_ready(self) -> bool:
-        """Whether every model that the configuration wants loaded takes requests."""
-        return all(
-            entry.version in self._served.get(entry.name, {}) for entry in self.repository.all() if entry.load
-        )
+        """Whether every model takes requests that is meant to: by the configuration, or by a later load or
+        unload."""
+        return all(version in self._served.get(name, {}) for name, version in self._wanted)
 
     def index(self, ready: bool = False) -> list[dict[str, str]]:
         """Name, version, state and reason of every registered version; with `ready` of those that serve."""
@@ -110,13 +122,14 @@ class Registry:
                     )
                 if old is None:
                     self._states[place] = (State.UNAVAILABLE, str(error))
+                    await self._unpin(place)
                 raise LoadFailed(
                     f"model '{entry.name}' version '{entry.version}' did not load: {error}", error
                 ) from error
             self._served.setdefault(entry.name, {})[entry.version] = model
             self._settle(entry.name)
             self._states[place] = (State.READY, "")
-            self._metrics.model_ready.cell(*place).value = 1
+            self._wanted.add(place)
             if old is not None:
                 await self._retire(old)
             return model
@@ -136,9 +149,15 @@ class Registry:
                     continue
                 self._settle(name)
                 self._states[place] = (State.UNLOADING, "")
-                self._metrics.model_ready.cell(*place).value = 0
+                self._wanted.discard(place)
                 await self._retire(model)
+                await self._unpin(place)
                 self._states[place] = (State.UNAVAILABLE, "unloaded")
+
+    async def close(self) -> None:
+        """Let go of what is pinned in the cache; the workers have ended."""
+        for place in list(self._pinned):
+            await self._unpin(place)
 
     async def plan(self, model: ServedModel, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
         """What a worker would do at these shapes (see `Supervisor.plan`)."""
@@ -159,6 +178,7 @@ class Registry:
             rate=None if rate is None else TokenBucket(rate),
         )
         report = None if progress is None else lambda stage, fraction: progress(entry.name, stage, fraction)
+        self._pinned.add((entry.name, entry.version))  # by the compile process
         compiled: Compiled = await self._supervisor.compiler.compile(source, "load", report)
         model.compiled(compiled.signature, compiled.artifact_key, compiled.report)
         model.compile_seconds = compiled.seconds
@@ -182,6 +202,17 @@ class Registry:
             self._newest[name] = versions[max(versions, key=version_order)]
         else:
             self._newest.pop(name, None)
+
+    async def _unpin(self, place: tuple[str, str]) -> None:
+        try:
+            await asyncio.to_thread(self._store.unpin, model_owner(*place))
+        except CacheError as error:
+            log.warning("still pinned", extra={"fields": {"model": place[0], "error": str(error)}})
+        self._pinned.discard(place)
+
+    def _refresh_gauges(self) -> None:
+        for place in self._states:
+            self._metrics.model_ready.cell(*place).value = self.state(*place)[0] is State.READY
 
     async def _retire(self, model: ServedModel) -> None:
         model.state = State.UNLOADING

@@ -85,7 +85,7 @@ class Front:
         self.metrics = Metrics()
         self.batcher = Batcher(self.metrics, settings.server.limits.inflight_bytes)
         self.supervisor = Supervisor(settings, self.batcher, self.metrics, device_of(settings), log_level)
-        self.registry = Registry(Repository(settings), self.supervisor, self.batcher, self.metrics)
+        self.registry = Registry(Repository(settings), self.supervisor, self.batcher, self.metrics, store)
         self.dataplane = Dataplane(self.registry, self.batcher)
         self.accepting = True  # false from SIGTERM on
         self.started = False
@@ -216,6 +216,7 @@ async def _serve(settings: Settings, store: LayeredStore, screen: Screen, log_le
             counting.cancel()
         await asyncio.gather(door, return_exceptions=True)
         await front.supervisor.close()
+        await front.registry.close()
 
 
 def _on_signals(loop: asyncio.AbstractEventLoop, front: Front, stop: asyncio.Event) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dlcb.compiler import CompilerError, ModelSource
-from dlcb.server.batcher import Batcher
+from dlcb.server.batcher import RETRY_AFTER, Batcher
 from dlcb.server.cache import describe
 from dlcb.server.errors import BadRequest, NotReady, ServerError
 from dlcb.server.memory import available_on_host
@@ -23,6 +23,9 @@ from dlcb.server.types import State
 
 RESTART_PAUSE = 0.5  # seconds before a worker that died while starting is tried again; doubled each time
 RESTART_PAUSE_LIMIT = 30.0
+REPLACEMENT_SECONDS = 20.0  # that requests wait for a new worker when none is left
+COMPILED_AGAIN = 2  # times that an artifact which a worker does not find is made anew
+NO_WORKER = "no worker is running; a new one is being started"
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 log = logging.getLogger("dlcb.supervisor")
@@ -30,6 +33,10 @@ log = logging.getLogger("dlcb.supervisor")
 
 class WorkerError(ServerError):
     """A worker could not be started, or could not load a model."""
+
+
+class ArtifactGone(WorkerError):
+    """A worker found no artifact, or only a part of one: somebody emptied the cache."""
 
 
 class Supervisor:
@@ -61,6 +68,9 @@ class Supervisor:
         self._loading: dict[tuple[WorkerProcess, int], asyncio.Future[float]] = {}
         self._starting: dict[WorkerProcess, asyncio.Future[None]] = {}
         self._planning: dict[tuple[WorkerProcess, int], asyncio.Future[dict[str, Any]]] = {}
+        self._coming: set[WorkerProcess] = set()
+        self._replacing = 0  # workers that are to come, whether their process runs already or not
+        self._outage: asyncio.TimerHandle | None = None
         self._tickets = 0
         self._tasks: set[asyncio.Task[None]] = set()
         metrics.before_scrape.append(self._refresh_gauges)
@@ -82,7 +92,9 @@ class Supervisor:
 
     async def load(self, model: ServedModel) -> float:
         """Load a compiled model in every worker; seconds of the slowest. WorkerError when one of them
-        fails."""
+        fails, NotReady when there is none."""
+        if not self._workers:
+            raise NotReady(NO_WORKER, RETRY_AFTER)
         if self._host_memory is not None:
             model.limit_memory(self._host_memory)
         if not self._settings.compile:
@@ -99,7 +111,7 @@ class Supervisor:
         self._models[model.handle] = model
         try:
             return max(
-                await asyncio.gather(*(self._load_in(worker, message) for worker in list(self._workers)))
+                await asyncio.gather(*(self._load_in(worker, model.handle) for worker in list(self._workers)))
             )
         except WorkerError:
             self.unload(model)
@@ -118,7 +130,7 @@ class Supervisor:
         output_shapes. It answers between two jobs. NotReady without a worker, BadRequest for illegal
         shapes."""
         if not self._batcher.lanes:
-            raise NotReady("no worker is running")
+            raise NotReady(NO_WORKER, RETRY_AFTER)
         worker = self._batcher.lanes[0]
         assert isinstance(worker, WorkerProcess)
         self._tickets += 1
@@ -182,48 +194,88 @@ class Supervisor:
         lanes = self._batcher.lanes
         if worker not in lanes and len(lanes) < self._settings.workers:
             lanes.append(worker)
+            if self._outage is not None:
+                self._outage.cancel()
             self._batcher.wake()
 
     def _refill(self) -> None:
-        missing = self._wanted - len(self._workers)
+        missing = self._wanted - (len(self._workers) - len(self._coming)) - self._replacing
         for _ in range(missing):
+            self._replacing += 1
             self._background(self._bring_up())
 
     async def _bring_up(self) -> None:
-        """Start a worker, load every model in it, and let it take jobs or stand by. Tries until it works."""
+        """Start a worker, load every model in it, and let it take jobs or stand by. Tries until it works,
+        ever more rarely; meanwhile requests that no other worker serves are refused."""
         pause = RESTART_PAUSE
-        while not self._closing and len(self._workers) < self._wanted:
+        while not self._closing:
             worker = self._spawn()
+            self._coming.add(worker)
             try:
                 await self._starting[worker]
-                while missing := [
-                    message for handle, message in self._loads.items() if handle not in worker.models
-                ]:
-                    await asyncio.gather(*(self._load_in(worker, message) for message in missing))
+                while missing := [handle for handle in self._loads if handle not in worker.models]:
+                    await asyncio.gather(*(self._load_in(worker, handle) for handle in missing))
             except WorkerError as error:
                 log.error(
                     "a worker did not come up", extra={"fields": {"worker": worker.name, "error": str(error)}}
                 )
-                if worker in self._workers:
+                if worker in self._workers:  # else its death is counted
                     self._remove(worker)
                     worker.close()
+                    self._metrics.worker_restarts.cell().add()
+                self._refuse_without_worker()
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, RESTART_PAUSE_LIMIT)
                 continue
+            self._coming.discard(worker)
+            self._replacing -= 1
             self._activate(worker)
             return
 
-    async def _load_in(self, worker: WorkerProcess, message: dict[str, Any]) -> float:
-        key = (worker, message["handle"])
+    def _refuse_without_worker(self) -> None:
+        if not self._batcher.lanes and not self._closing:
+            self._batcher.refuse_all(NO_WORKER)
+
+    async def _load_in(self, worker: WorkerProcess, handle: int) -> float:
+        """Seconds that loading took. What is gone from the cache is compiled again, a few times."""
+        for left in reversed(range(COMPILED_AGAIN + 1)):
+            try:
+                return await self._load_once(worker, handle)
+            except ArtifactGone:
+                if not left or handle not in self._models:
+                    raise
+            await self._compile_again(self._models[handle])
+        raise AssertionError("the last try returns or raises")
+
+    async def _load_once(self, worker: WorkerProcess, handle: int) -> float:
+        message = self._loads.get(handle)
+        if message is None:  # unloaded meanwhile
+            return 0.0
+        if worker not in self._workers:  # died meanwhile
+            raise WorkerError(f"{worker.name} has ended")
         future: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-        self._loading[key] = future
+        self._loading[worker, handle] = future
         self._tell(worker, message)
         try:
             seconds = await future
         finally:
-            self._loading.pop(key, None)
-        worker.models.add(message["handle"])
+            self._loading.pop((worker, handle), None)
+        worker.models.add(handle)
         return seconds
+
+    async def _compile_again(self, model: ServedModel) -> None:
+        """Have a model's artifact made anew, for workers to come. WorkerError when that fails, or when it is
+        another model by now: that takes a load."""
+        log.warning("an artifact is gone: it is compiled again", extra={"fields": {"model": model.name}})
+        try:
+            compiled = await self.compiler.compile(model.source, "load")
+        except CompilerError as error:
+            raise WorkerError(f"'{model.name}' does not compile again: {error}") from error
+        if compiled.signature != model.signature:
+            raise WorkerError(f"'{model.name}' has changed since it was loaded: load it anew")
+        model.artifact_key = compiled.artifact_key
+        if model.handle in self._loads:
+            self._loads[model.handle]["artifact"] = compiled.artifact_key
 
     def _replies(self, worker: WorkerProcess) -> None:
         """One reply: the loop calls again while there are more, and mostly there are none."""
@@ -267,7 +319,7 @@ class Supervisor:
                 self._settle_load(worker, event)
                 loading.set_result(event["seconds"])
             else:
-                loading.set_exception(WorkerError(event["error"]))
+                loading.set_exception((ArtifactGone if event["gone"] else WorkerError)(event["error"]))
         elif kind == "compile":
             self._background(self._compile_for(worker, event))
         elif kind == "planned":
@@ -345,6 +397,11 @@ class Supervisor:
             if other.models.issuperset(self._loads):
                 self._activate(other)
         self._batcher.lost(jobs)
+        if not self._batcher.lanes:
+            if self._outage is not None:
+                self._outage.cancel()
+            loop = asyncio.get_running_loop()
+            self._outage = loop.call_later(REPLACEMENT_SECONDS, self._refuse_without_worker)
         if self._wanted:
             self._refill()
 
@@ -353,6 +410,7 @@ class Supervisor:
         loop.remove_reader(worker.job_channel.fileno())
         loop.remove_reader(worker.control_channel.fileno())
         self._workers.remove(worker)
+        self._coming.discard(worker)
         if worker in self._batcher.lanes:
             self._batcher.lanes.remove(worker)
 

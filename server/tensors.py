@@ -17,7 +17,7 @@ from dlcb.server import codec
 from dlcb.server.access import Access
 from dlcb.server.batcher import Receiving
 from dlcb.server.dataplane import LARGE_JSON, Answer, Dataplane, deliver_to
-from dlcb.server.errors import QueueFull, ServerError, TooLarge, Unauthorized, status_and_message
+from dlcb.server.errors import NotReady, QueueFull, ServerError, TooLarge, Unauthorized, status_and_message
 from dlcb.server.metrics import Metrics
 from dlcb.server.model import ServedModel
 from dlcb.server.settings import Server
@@ -218,7 +218,7 @@ def failure(error: BaseException) -> Response:
     """The response an error becomes."""
     status, message = status_and_message(error)
     headers = [JSON]
-    if isinstance(error, QueueFull):
+    if isinstance(error, QueueFull | NotReady) and error.retry_after is not None:
         headers.append((b"retry-after", b"%d" % error.retry_after))
     if isinstance(error, Unauthorized):
         headers.append((b"www-authenticate", b"Bearer"))

@@ -58,6 +58,9 @@ class Waiting:
     def __bool__(self) -> bool:
         return bool(self._groups)
 
+    def all(self) -> list[Pending]:
+        return [pending for group in self._groups.values() for pending in group]
+
     def add(self, pending: Pending) -> None:
         """Put a request in its place."""
         pending.waiting = True

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy
 
-from dlcb.compiler import CompilerError, IndexRangeError, ModelSource, RequestError, Signature
+from dlcb.compiler import ArtifactError, CompilerError, IndexRangeError, ModelSource, RequestError, Signature
 from dlcb.kernel_cache import CacheError
 from dlcb.server import codec, large_json, logs
 from dlcb.server.cache import open_described
@@ -221,13 +221,14 @@ class Worker:
             probe(model, source, message["probes"])
             unpadded = self._check_padding(model, source, message["padding"])
         except CompilerError as error:
-            self._tell({"event": "failed", "handle": handle, "error": str(error)[:MESSAGE_KEPT]})
+            failed = {"event": "failed", "handle": handle, "error": str(error)[:MESSAGE_KEPT]}
+            self._tell({**failed, "gone": isinstance(error, ArtifactError)})
         except Exception as error:  # the factory is the user's code
             log.error(
                 "a model did not load", exc_info=True, extra={"fields": {"model": message["source"]["name"]}}
             )
             text = "".join(traceback.format_exception_only(error)).strip()
-            self._tell({"event": "failed", "handle": handle, "error": text[:MESSAGE_KEPT]})
+            self._tell({"event": "failed", "handle": handle, "error": text[:MESSAGE_KEPT], "gone": False})
         else:
             self._models[handle] = model
             self._tell(

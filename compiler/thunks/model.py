@@ -37,6 +37,7 @@ from dlcb.compiler.thunks.eager import EagerThunk
 from dlcb.compiler.thunks.graphs import GraphsThunk
 from dlcb.compiler.thunks.jit import WAIT_SECONDS, JitThunk, RequestCompile
 from dlcb.compiler.thunks.thunk import Thunk
+from dlcb.kernel_cache.pins import model_owner
 from dlcb.kernel_cache.store import Store
 
 
@@ -318,7 +319,7 @@ def load_model(
     def pinned_thunk(key: str) -> ProgramThunk | GraphsThunk:
         thunk, _ = thunks_of(key)
         for needed in (key, *artifacts.load(key, store).needs):
-            store.pin(needed, f"{source.name}:{source.version}")
+            store.pin(needed, model_owner(source.name, source.version))
         return thunk
 
     jit = JitThunk(source, find, pinned_thunk, request_compile, eager, wait_seconds=wait_seconds)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy
 
 from dlcb.compiler import (
+    ArtifactError,
     BatchAxes,
     CompilerError,
     Dim,
@@ -30,7 +31,7 @@ from dlcb.compiler import (
     ToolchainError,
 )
 from dlcb.compiler.signature import Guard
-from dlcb.kernel_cache import Key, Store
+from dlcb.kernel_cache import Key, Store, model_owner
 
 Arrays = Mapping[str, numpy.ndarray]
 
@@ -285,6 +286,11 @@ def compile_model(
     return Compilation(key, signature, Report(tier, dims, batching=batching, from_cache=cached))
 
 
+def pin_model(source: ModelSource, artifact_key: str, store: Store, options: None = None) -> None:
+    store.pin(artifact_key, model_owner(source.name, source.version))
+    store.path(artifact_key)
+
+
 def load_model(
     source: ModelSource,
     artifact_key: str,
@@ -294,8 +300,8 @@ def load_model(
     request_compile: Callable[[ModelSource], Future[str]] | None = None,
 ) -> Model:
     if store.get(artifact_key) is None:
-        raise CompilerError(f"no artifact {artifact_key}", stage="load")
-    if source.arguments.get("fails") == "load":
+        raise ArtifactError(f"no artifact {artifact_key}", stage="load")
+    if source.arguments.get("fails") == "load" or Path(source.arguments.get("fails_with", "/none")).exists():
         raise RuntimeError("told to fail")
     return Model(source, signature_of(source), program_of(source), request_compile)
 

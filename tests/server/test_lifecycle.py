@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from itertools import count
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
+
+from dlcb.kernel_cache import ls, open_store, prune
 
 from .conftest import HERE, LiveServer, Start
 
@@ -135,6 +139,66 @@ def test_a_request_that_kills_workers_twice_is_refused_and_its_neighbour_is_not(
         again = client.post("/v1/models/deadly/infer", content=body(13, 2, id="again"))
         assert again.status_code == 500 and "again" in again.json()["error"]
         assert "dlcb_worker_restarts_total 2.0" in client.get("/metrics").text
+
+
+def test_a_cache_that_is_pruned_or_emptied_beside_the_server_costs_no_worker(launch: Start) -> None:
+    """Pruning leaves what is loaded; what is deleted all the same is compiled again."""
+    server = launch(config(spares=1))
+    store = open_store(server.cache)
+    with server.client() as client:
+
+        def kill_all() -> None:
+            for pid in workers(server):
+                os.kill(pid, signal.SIGKILL)
+            until(lambda: answered(next(numbers)))
+
+        def answered(number: int) -> bool:  # the same one would be held to have killed both
+            return client.post("/v1/models/identity/infer", content=body(number)).status_code == 200
+
+        numbers = count()
+        assert prune(store, limit_bytes=0) == []
+        until(lambda: len(workers(server)) == 2)
+        kill_all()
+        shutil.rmtree(server.cache / "entries")
+        kill_all()
+        assert any("compiled again" in line for line in server.lines)
+        assert [entry.pinned_by for entry in ls(store)] == [("identity:1",)]
+    assert server.stop() == 0
+    assert [entry.pinned_by for entry in ls(store)] == [()]
+
+
+def test_without_a_worker_a_model_is_not_ready_and_requests_are_refused(
+    launch: Start, tmp_path: Path
+) -> None:
+    """No worker comes up again: the factory's file says so."""
+    server = launch(config(arguments=f"{{fails_with: '{tmp_path / 'broken'}'}}"))
+    (first,) = workers(server)
+    with server.client() as client:
+        assert 'dlcb_model_ready{model="identity",version="1"} 1.0' in client.get("/metrics").text
+        (tmp_path / "broken").touch()
+        os.kill(first, signal.SIGKILL)
+        refused = client.post("/v1/models/identity/infer", content=body(5))
+        assert refused.status_code == 503 and int(refused.headers["Retry-After"]) > 0
+        assert "no worker" in refused.json()["error"]
+        ready = client.get("/v2/models/identity/ready")
+        assert ready.status_code == 503 and "no worker" in ready.json()["error"]
+        metrics = client.get("/metrics").text
+        assert 'dlcb_model_ready{model="identity",version="1"} 0.0' in metrics
+        assert "dlcb_worker_restarts_total 1.0" not in metrics  # nor does a start that failed go uncounted
+        (tmp_path / "broken").unlink()
+        until(lambda: client.post("/v1/models/identity/infer", content=body(5)).status_code == 200)
+        assert client.get("/v2/models/identity/ready").status_code == 200
+
+
+def test_an_unloaded_model_leaves_the_server_ready(launch: Start) -> None:
+    server = launch(config().replace("port: 0", "port: 0, keys: {admin: [admin-key]}"))
+    path = "/v2/repository/models/identity"
+    with server.client() as client:
+        assert client.post(f"{path}/unload", headers=ADMIN).status_code == 200
+        assert client.get("/v2/models/identity/ready").status_code == 503
+        assert client.get("/v2/health/ready").status_code == 200
+        assert client.post(f"{path}/load", headers=ADMIN).status_code == 200
+        assert client.get("/v2/models/identity/ready").status_code == 200
 
 
 def test_V7_sigterm_drains(launch: Start) -> None:
