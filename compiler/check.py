@@ -34,6 +34,8 @@ from dlcb.compiler.bridge.agreement import (
     without_cudnn,
     without_tf32,
 )
+from dlcb.compiler.bridge.generalize import exported_sizes
+from dlcb.compiler.bridge.record import Trace
 from dlcb.compiler.errors import IndexRangeError, RequestError
 from dlcb.compiler.options import CompileOptions, cache_folder
 from dlcb.compiler.refused import Refusal, refusals
@@ -87,8 +89,13 @@ def check(
         return Verdict()
     eager = module.module() if isinstance(module, ExportedProgram) else module
     model = load_model(source, key, store, device=device)
-    reference = Reference(eager.to(device), [declared.name for declared in source.inputs])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch's own, where it copies the module of a program
+        reference = Reference(eager.to(device), [declared.name for declared in source.inputs])
     drawn = [*draw_sizes(model.signature, options.check_shapes, seed=0), *further]
+    if isinstance(module, ExportedProgram):  # that it refuses sizes it was not exported for says nothing
+        fixed = exported_sizes(source, Trace.of(module))
+        drawn = [{name: fixed.get(name, size) for name, size in sizes.items()} for sizes in drawn]
     trials = _try(source, model, reference, drawn)
     if not trials.accepted:
         trials = _try(source, model, reference, examples)

@@ -125,12 +125,18 @@ def _raised(spec: TensorSpec, least: Mapping[str, tuple[int, str]]) -> TensorSpe
     if spec.dims is None:
         return spec
     dims = [
-        replace(dim, low=least[dim.symbol][0], reason=_also(dim, least[dim.symbol][1]))
-        if isinstance(dim, Dim) and dim.symbol in least and dim.low < least[dim.symbol][0]
-        else dim
+        _with_least(dim, *least[dim.symbol]) if isinstance(dim, Dim) and dim.symbol in least else dim
         for dim in spec.dims
     ]
     return replace(spec, dims=tuple(dims))
+
+
+def _with_least(dim: Dim, low: int, reason: str) -> Dim:
+    if low <= dim.low:
+        return dim
+    if dim.high is None and dim.multiple == 1:
+        return replace(dim, low=low, reason=reason)
+    return replace(dim, low=low, reason_of_low=reason)
 
 
 def _raised_line(line: DimLine, least: Mapping[str, tuple[int, str]]) -> DimLine:
@@ -138,7 +144,7 @@ def _raised_line(line: DimLine, least: Mapping[str, tuple[int, str]]) -> DimLine
     return replace(line, low=low, reason=_also(line, reason)) if line.low < low else line
 
 
-def _also(limited: Dim | DimLine, reason: str) -> str:
+def _also(limited: DimLine, reason: str) -> str:
     """The reason for the least size, and what is said of others where there is a limit to them as well."""
     if limited.high is None and limited.multiple == 1:
         return reason

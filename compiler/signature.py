@@ -64,13 +64,14 @@ def symbols_of(text: str) -> frozenset[str]:
 @dataclass(frozen=True)
 class Dim:
     """A free dim: its symbol, inclusive range (`high` None: no upper bound), and the number it must be a
-    multiple of."""
+    multiple of. `reason` is why; `reason_of_low` why nothing below `low`, where that is another."""
 
     symbol: str
     low: int
     high: int | None
     multiple: int = 1
     reason: str = ""
+    reason_of_low: str = ""
 
     def nearest(self, size: int) -> int:
         """The legal size closest to `size`; of two equally near the larger."""
@@ -198,7 +199,8 @@ class Signature:
                     self._refuse(spec, shape, bound, f"axis {axis} is {size}, and is fixed at {dim}")
                 continue
             if size < dim.low or (dim.high is not None and size > dim.high) or size % dim.multiple:
-                why = f" ({dim.reason})" if dim.reason else ""
+                reason = dim.reason_of_low if size < dim.low and dim.reason_of_low else dim.reason
+                why = f" ({reason})" if reason else ""
                 self._refuse(
                     spec,
                     shape,

@@ -26,8 +26,8 @@ TOLERANCES = {
 
 
 def probe(model: Any, source: ModelSource, shapes: Sequence[Sequence[int]] = ()) -> None:
-    """Run the model at a small legal shape with legal values, rather one that its program serves than one that
-    is PyTorch's; what the model refuses is passed over. One with inputs of any rank is run at each of
+    """Run the model at a small legal shape with legal values, rather one that its program serves than one
+    that is PyTorch's; what the model refuses is passed over. One with inputs of any rank is run at each of
     `shapes`, which those inputs then have: without any there is nothing that is sure to be legal."""
     signature: Signature = model.signature
     if any(spec.dims is None for spec in signature.inputs):

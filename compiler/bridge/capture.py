@@ -41,9 +41,9 @@ def load_module(source: ModelSource) -> nn.Module:
             arguments.setdefault("weights", list(source.weights))
         module = factory(**arguments)
     if not isinstance(module, nn.Module):
+        kind = type(module).__name__
         raise CaptureError(
-            f"factory '{source.factory}' gave an object of type '{type(module).__name__}', not a torch module",
-            stage="capture",
+            f"factory '{source.factory}' gave an object of type '{kind}', not a torch module", stage="capture"
         )
     return module.eval().requires_grad_(False)
 
@@ -225,7 +225,8 @@ def result_names(program: Trace, declared: Sequence[str]) -> list[str]:
 
 def names_of(results: Sequence[Any], spec: Any, declared: Sequence[str]) -> list[str]:
     """Names of flattened results that `spec` packs: declared ones, else keys of a mapping, else output_0, ...
-    A result that is None is left out, as exporters do; CaptureError for any other that is no tensor."""
+    A result that is None is left out, as exporters do; CaptureError for any other that is no tensor, and
+    where fewer or more are declared, unless those are keys."""
     keys = _keys(spec)
     named = len(keys) == len(results)
     found: list[str] = []
@@ -238,13 +239,12 @@ def names_of(results: Sequence[Any], spec: Any, declared: Sequence[str]) -> list
                 f"output {which} is of type {type(result).__name__}; a served model gives tensors",
                 stage="capture",
             )
-    if len(declared) > len(found):
+    by_key = named and set(declared) <= set(found)
+    if declared and len(declared) != len(found) and not by_key:
         raise CaptureError(
             f"{len(declared)} outputs declared, the program gives {len(found)} tensors", stage="capture"
         )
-    if not declared or (named and set(declared) <= set(found)):
-        return found
-    return [*declared, *(f"output_{k}" for k in range(len(declared), len(found)))]
+    return found if by_key or not declared else list(declared)
 
 
 def _keys(spec: Any) -> list[str]:

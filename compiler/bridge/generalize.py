@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from torch import nn
@@ -87,19 +87,17 @@ def _from_program(source: ModelSource, program: Trace) -> Captured:
     dims, free = declare(source, inputs, system)
     placeholders = program.placeholders
     sizes: dict[str, int] = {}
-    fixed: set[str] = set()
     for declared, name in zip(inputs, program.user_inputs, strict=True):
         traced = placeholders[declared.name if declared.name in placeholders else name].meta["val"].shape
         for dim, size in zip(dims[declared.name], traced, strict=True):
             if isinstance(dim, Expr):
                 _agreed(sizes, dim, int(size), declared.name)
-                if isinstance(size, int):
-                    fixed.add(dim.value)
             elif dim != size:
                 raise ShapeError(
                     f"input '{declared.name}' is declared {list(declared.shape or ())}, "
                     f"the program has {list(traced)}"
                 )
+    fixed = exported_sizes(source, program)
     names = result_names(program, source.outputs)
     lowered = lower(source.name, [program], [sizes], dims, system)
     return Captured(
@@ -109,16 +107,31 @@ def _from_program(source: ModelSource, program: Trace) -> Captured:
         inputs=tuple(inputs),
         outputs=tuple(names),
         examples=(sizes,),
-        notes=(*lowered.notes, *_exported_at(sizes, fixed)),
+        notes=(*lowered.notes, *_exported_at(fixed)),
         seconds=0.0,
     )
 
 
-def _exported_at(sizes: Mapping[str, int], fixed: Collection[str]) -> tuple[str, ...]:
+def exported_sizes(source: ModelSource, program: Trace) -> dict[str, int]:
+    """The sizes, by the names of their variables, for which alone the program was exported: it checks them
+    itself, so that PyTorch runs it at no others."""
+    inputs = source.inputs or _inputs_of(program)
+    dims, _ = declare(source, inputs, System())
+    placeholders = program.placeholders
+    fixed: dict[str, int] = {}
+    for declared, name in zip(inputs, program.user_inputs, strict=True):
+        traced = placeholders[declared.name if declared.name in placeholders else name].meta["val"].shape
+        for dim, size in zip(dims[declared.name], traced, strict=True):
+            if isinstance(dim, Expr) and isinstance(size, int):
+                fixed[dim.value] = size
+    return fixed
+
+
+def _exported_at(fixed: Mapping[str, int]) -> tuple[str, ...]:
     """A note for the report where the program itself takes one size only."""
     if not fixed:
         return ()
-    at = ", ".join(f"{name} = {size}" for name, size in sizes.items() if name in fixed)
+    at = ", ".join(f"{name} = {size}" for name, size in fixed.items())
     return (f"exported for {at} only: compared with PyTorch there, other sizes follow from the graph",)
 
 

@@ -112,3 +112,12 @@ def test_division_and_modulo_are_python_s() -> None:
     assert compile_expression("-7 // 2 + x")({"x": 0}) == -4
     assert compile_expression("-7 % 2")({}) == 1
     assert compile_expression("max(x, min(y, 3)) - -x")({"x": 1, "y": 9}) == 4
+
+
+def test_each_side_of_a_range_has_its_own_reason() -> None:
+    length = Dim("length", 1, 512, reason="512 positions", reason_of_low="an empty text")
+    signature = Signature((TensorSpec("ids", "int64", (length,)),), ())
+    for size, reason in ((0, "an empty text"), (513, "512 positions")):
+        with pytest.raises(ContractError, match=rf"1 to 512 \({reason}\)"):
+            signature.check({"ids": (size,)}, {"ids": "int64"})
+    assert Signature.from_json(signature.to_json()) == signature

@@ -29,13 +29,12 @@ class Pooled(nn.Module):
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.filterwarnings("ignore:.*LeafSpec")  # PyTorch copies the module of a program with it
 def test_a_file_is_probed_at_sizes_that_it_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dynamic: bool
 ) -> None:
     path = tmp_path / "pooled.pt2"
     free = {0: Dim("batch"), 2: Dim.AUTO, 3: Dim.AUTO}
-    sample = (torch.randn(4, 3, 32, 32),)
+    sample = (torch.randn(4 if dynamic else 1, 3, 32, 32),)
     exported = torch.export.export(Pooled().eval(), sample, dynamic_shapes=(free,) if dynamic else None)
     torch.export.save(exported, path)
     shape = ("batch", 3, "height", "width")
@@ -55,6 +54,7 @@ def test_a_file_is_probed_at_sizes_that_it_takes(
     monkeypatch.setattr(model, "run", watched)
     probe(model, source)
     assert tiers == ["dynamic"]
+    assert model.run({"image": numpy.ones((5, 3, 9, 12), "float32")}).tier == "dynamic"
     assert model.counters.guard_failures == 0
 
 

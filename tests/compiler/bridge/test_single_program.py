@@ -163,3 +163,11 @@ def test_a_file_that_pins_a_named_dim_is_refused_with_the_line(tmp_path: Path) -
     with pytest.raises(ShapeError, match=r"'width' \(axis 3 of 'image'\) is declared free") as refused:
         generalize(saved(Rows().eval(), tmp_path / "rows.pt2", False))
     assert "test_single_program.py" in refused.value.source_line
+
+
+def test_as_many_outputs_are_declared_as_there_are() -> None:
+    program = export(Program(lambda x: (x + 1, x * 2, x.sum())).eval(), {"x": torch.randn(3, 5)})
+    for names in (("a",), ("a", "b", "c", "d")):
+        with pytest.raises(CaptureError, match=f"{len(names)} outputs declared, the program gives 3 tensors"):
+            generalize(ModelSource("three", "1", outputs=names), program)
+    assert generalize(ModelSource("three", "1", outputs=("a", "b", "c")), program).outputs == ("a", "b", "c")

@@ -152,7 +152,8 @@ def test_what_is_known_besides_is_kept_and_what_no_longer_holds_is_not() -> None
     alone = Refusal(size("n") >= 1, "PyTorch refuses n = 0: no", ("n", 1))
     found = narrowed(proven, [alone])
     assert found.report.dims[0].reason == "a table of 5; PyTorch refuses n = 0: no"
-    assert found.signature.inputs[0].dims[0].reason == found.report.dims[0].reason
+    limited = found.signature.inputs[0].dims[0]
+    assert (limited.reason, limited.reason_of_low) == ("a table of 5", "PyTorch refuses n = 0: no")
     assert found.signature.batch == rows
     together = Refusal((size("n") >= 2) | (size("m") >= 2), "PyTorch refuses n = 1, m = 1: no")
     found = narrowed(proven, [together])
