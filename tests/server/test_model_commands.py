@@ -15,6 +15,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from dlcb.compiler.ir import text
+from dlcb.kernel_cache import open_store
 from dlcb.server.cli import app
 from tests.server.conftest import HERE, Start
 
@@ -200,3 +201,11 @@ def test_a_torn_bundle(config: Path, tmp_path: Path) -> None:
     config.write_text(f"cache: {{bundle: {tmp_path / 'torn'}}}\n{CONFIG}")
     (tmp_path / "torn").write_bytes(b"dlcb bundle 1\n")
     assert "torn is not a whole bundle" in refused(4, "explain", "scaled", "--config", config)
+
+
+def test_a_listing_without_a_terminal_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    label = "a label that is longer than the eighty columns of a terminal " * 3
+    open_store(tmp_path / "cache").put("ab" * 32, b"payload", kind="kernel", label=label)
+    listed = dlcb("cache", "ls", "--folder", tmp_path / "cache")
+    assert listed.exit_code == 0 and label in listed.output
