@@ -13,7 +13,8 @@ from typing import Any
 from dlcb.compiler import Dim, TensorSpec
 from dlcb.compiler.signature import describe
 from dlcb.server.datatypes import BY_DTYPE
-from dlcb.server.errors import BadRequest, Forbidden, NotFound, Unsupported
+from dlcb.server.errors import BadRequest, Forbidden, NotFound, TooLarge, Unsupported
+from dlcb.server.memory import check_memory
 from dlcb.server.model import ServedModel
 from dlcb.server.probing import TOLERANCES
 from dlcb.server.registry import Registry
@@ -136,8 +137,8 @@ class Endpoints:
         await self.registry.unload(name)
 
     def coverage(self, name: str, version: str | None = None) -> dict[str, Any]:
-        """What the compiler proved: symbols and ranges, equalities, guards, the tier, and where the kernels
-        came from."""
+        """What the compiler proved: symbols and ranges, equalities, guards, the tier, why PyTorch runs the
+        model where it does, and where the kernels came from."""
         model = self.registry.get(name, version)
         signature, report = model.signature, model.report
         places: dict[str, list[str]] = {}
@@ -169,6 +170,7 @@ class Endpoints:
             "cost": _cost(model),
             "memory": {"limit": model.memory, "bytes": signature.memory or None},
             "tier": report.get("tier"),
+            "quarantined": report.get("quarantined") or None,
             "kernels": [kernel.get("name") for kernel in report.get("kernels", ())],
             "cache": "hit" if report.get("from_cache") else "miss",
             "compile_seconds": model.compile_seconds,
@@ -191,7 +193,7 @@ class Endpoints:
     async def plan(self, name: str, body: Any) -> dict[str, Any]:
         """What a request of these shapes would do: output shapes, tier, bytes beside inputs and outputs, all
         its memory and the limit of that, whether the launch plan is cached, whether it would compile, and the
-        milliseconds to expect (null before a few runs).
+        milliseconds to expect (null before a few runs). `refused`: why it would be a 413, or null.
         `{"shapes": {input: [sizes]}}` in; nothing runs."""
         model = self.registry.get(name)
         shapes = _object(_object(body).get("shapes"))
@@ -210,6 +212,7 @@ class Endpoints:
             "bytes": planned["bytes"],
             "memory": None if model.footprint is None else model.footprint(bound),
             "memory_limit": model.memory,
+            "refused": _refused(model, bound),
             "cached": planned["cached"],
             "would_compile": planned["would_compile"],
             "predicted_milliseconds": None if seconds is None else seconds * 1e3,
@@ -245,6 +248,14 @@ def _padding(model: ServedModel) -> dict[str, Any]:
         "unused": model.unpadded or None,
         "most": model.batching.max_padding,
     }
+
+
+def _refused(model: ServedModel, sizes: Mapping[str, int]) -> str | None:
+    try:
+        check_memory(model.name, model.footprint, sizes, model.memory)
+    except TooLarge as error:
+        return str(error)
+    return None
 
 
 def _batch_invariance(model: ServedModel) -> dict[str, Any]:

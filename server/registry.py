@@ -182,7 +182,7 @@ class Registry:
         compiled: Compiled = await self._supervisor.compiler.compile(source, "load", report)
         model.compiled(compiled.signature, compiled.artifact_key, compiled.report)
         model.compile_seconds = compiled.seconds
-        tier = "jit" if any(spec.dims is None for spec in compiled.signature.inputs) else "dynamic"
+        tier = str(compiled.report["tier"])
         self._metrics.compile_seconds.cell(entry.name, tier, "load").observe(compiled.seconds)
         # there and 0: a request never compiles
         self._metrics.compile_seconds.cell(entry.name, tier, "request")
@@ -190,6 +190,9 @@ class Registry:
             progress(entry.name, "load and probe", 1.0)
         model.load_seconds = await self._supervisor.load(model)
         model.state = State.READY
+        if why := compiled.report.get("quarantined"):
+            fields = {"model": entry.name, "version": entry.version, "reason": why}
+            log.warning("PyTorch runs the model", extra={"fields": fields})
         if model.unpadded:
             fields = {"model": entry.name, "version": entry.version, "reason": model.unpadded}
             log.warning("requests are not padded", extra={"fields": fields})

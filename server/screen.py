@@ -68,11 +68,14 @@ class Terminal:
 
 def ready_lines(model: ServedModel) -> list[str]:
     """`minilm  free batch, sequence | dynamic | 31 kernels | stacks batch | 7.9 s | cache miss`,
-    and below it why requests do not share batches as far as they were meant to."""
+    and below it why PyTorch runs it, where it does, and why requests do not share batches as far as they were
+    meant to."""
     ranks = sorted({len(shape) for shape in model.probes})
     seconds = model.compile_seconds + model.load_seconds
     line = report_line(model.report, seconds, batching_words(model), ranks)
     said = [f"not padded: {model.unpadded}"] if model.unpadded else []
+    if why := model.report.get("quarantined"):
+        said.insert(0, f"PyTorch runs it: {why}")
     if model.stacks and model.signature.batch is None:
         said = [*model.report.get("batching", ()), *said]
     return [f"{model.name:<12} {line}", *(f"{'':<12}   {' '.join(text.split())}" for text in said)]
@@ -95,17 +98,19 @@ def report_line(
     calls: dict[str, int] = {}
     for call in report.get("calls", ()):
         calls[call["tier"]] = calls.get(call["tier"], 0) + call["count"]
-    made = [f"{len(report.get('kernels', ()))} kernels"]
+    tier = str(report.get("tier", "?"))
+    kernels = len(report.get("kernels", ()))
+    made = [f"{kernels} kernel{'' if kernels == 1 else 's'}"]
     made += [
         f"{calls[tier]} {word}"
         for tier, word in (("library", "library calls"), ("eager", "eager nodes"))
         if calls.get(tier)
     ]
-    tier = str(report.get("tier", "?"))
+    sizes = f"free {', '.join(dict.fromkeys(free)) or 'none'}"
     parts = [
-        "free rank" if tier == "jit" else f"free {', '.join(dict.fromkeys(free)) or 'none'}",
+        {"jit": "free rank", "eager": "any size"}.get(tier, sizes),
         tier,
-        _ranks(ranks) if tier == "jit" else ", ".join(made),
+        {"jit": _ranks(ranks), "eager": "PyTorch runs every call"}.get(tier, ", ".join(made)),
         *([batching] if batching else []),
         f"{seconds:.1f} s",
         f"cache {'hit' if report.get('from_cache') else 'miss'}",

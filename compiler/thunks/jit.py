@@ -85,10 +85,15 @@ class JitThunk:
         rank = self._ranks.get(tuple(len(shape) for shape in shapes))
         if rank is not None and rank.thunk is not None:
             return replace(rank.thunk.forecast(shapes), tier=self.tier)
-        failed = rank is not None and rank.future is None
-        waits = self._wait_seconds > 0 and not failed and (rank is None or time.monotonic() < rank.deadline)
+        new = rank is None and len(self._ranks) < self._limit
+        stored = new and self._find(specialise(self._source, [len(shape) for shape in shapes])) is not None
+        compiles = new and not stored and self._request_compile is not None
+        coming = rank is not None and rank.future is not None and time.monotonic() < rank.deadline
+        waits = self._wait_seconds > 0 and (compiles or coming)
         return replace(
-            self._otherwise.forecast(shapes), tier=self.tier if waits else "eager", would_compile=rank is None
+            self._otherwise.forecast(shapes),
+            tier=self.tier if stored or waits else "eager",
+            would_compile=compiles,
         )
 
     def thunks(self) -> tuple[Thunk, ...]:

@@ -186,6 +186,7 @@ class Report:
     kernels: tuple[str, ...] = ()
     batching: tuple[str, ...] = ()
     from_cache: bool = False
+    quarantined: str = ""
 
 
 @dataclass(frozen=True)
@@ -280,10 +281,12 @@ def compile_model(
     dims = tuple(
         {"size": name} for entry in source.inputs for name in entry.shape or () if isinstance(name, str)
     )
+    quarantined = str(source.arguments.get("quarantined", ""))
     tier = "dynamic" if source.inputs[0].shape is not None else "jit"
+    tier = "eager" if quarantined else tier
     alone = "no size is proven to count independent rows: each request runs alone"
     batching = (alone,) if signature.batch is None else ()
-    return Compilation(key, signature, Report(tier, dims, batching=batching, from_cache=cached))
+    return Compilation(key, signature, Report(tier, dims, (), batching, cached, quarantined))
 
 
 def pin_model(source: ModelSource, artifact_key: str, store: Store, options: None = None) -> None:

@@ -76,6 +76,9 @@ def test_a_batch_stays_under_the_memory_that_it_is_foretold_to_take(
     assert batches(client, "heavy") == before + 3
     plan = client.post("/v1/models/heavy/plan", json={"shapes": {"x": [9, 1]}}).json()
     assert (plan["memory"], plan["memory_limit"]) == (9072, 8064)
+    assert "needs 9072 bytes" in plan["refused"]
+    legal = client.post("/v1/models/heavy/plan", json={"shapes": {"x": [8, 1]}}).json()
+    assert legal["refused"] is None
     assert coverage(client, "heavy")["memory"] == {"limit": 8064, "bytes": "1000 * batch * width"}
 
 

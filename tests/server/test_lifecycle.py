@@ -201,6 +201,19 @@ def test_an_unloaded_model_leaves_the_server_ready(launch: Start) -> None:
         assert client.get("/v2/models/identity/ready").status_code == 200
 
 
+def test_a_model_that_pytorch_runs_says_why_at_every_start(launch: Start) -> None:
+    for cache in ("miss", "hit"):
+        server = launch(config(arguments="{quarantined: it cannot be traced}"))
+        (row,) = [number for number, line in enumerate(server.lines) if line.startswith("identity ")]
+        assert "any size | eager | PyTorch runs every call" in server.lines[row]
+        assert server.lines[row].endswith(f"cache {cache}")
+        assert server.lines[row + 1].strip() == "PyTorch runs it: it cannot be traced"
+        with server.client() as client:
+            found = client.get("/v1/models/identity/coverage").json()
+        assert (found["tier"], found["quarantined"]) == ("eager", "it cannot be traced")
+        assert server.stop() == 0
+
+
 def test_V7_sigterm_drains(launch: Start) -> None:
     server = launch(config("sleepy", grace=2))
     with server.client() as client, server.client() as other:

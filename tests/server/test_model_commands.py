@@ -65,7 +65,7 @@ def test_what_was_compiled_is_found_again(config: Path) -> None:
         lines = result.stdout.splitlines()
         assert [line.split()[0] for line in lines] == ["scaled", "double", "double"], result.output
         assert all(line.endswith(f"cache {found}") for line in lines)
-    assert "free rows, columns | dynamic | 1 kernels" in lines[0]
+    assert "free rows, columns | dynamic | 1 kernel |" in lines[0]
     assert "free rank | jit" in lines[1]
     assert "double rank 2 free x_0, x_1" in lines[2]
 

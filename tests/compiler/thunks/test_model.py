@@ -365,6 +365,8 @@ def test_ranks_are_remembered_across_restarts(store) -> None:
     served(model, 2, 3)
     compiles.finish()
     restarted = any_rank_model(store, None)
+    plans = [restarted.plan({"x": shape}) for shape in ((4, 4), (4,))]
+    assert [(plan.tier, plan.would_compile) for plan in plans] == [("jit", False), ("eager", False)]
     assert served(restarted, 4, 4) == ("jit", "miss")
     assert served(restarted, 4) == ("eager", "miss")  # nobody to ask
     assert restarted.counters.compiles_requested == 0
