@@ -216,11 +216,10 @@ class CompiledModel:
 
     def _run_eager(self, tensors: Sequence[torch.Tensor], broken: GuardError | None = None) -> Ran:
         """Run the module itself. `broken` is the guard that sent the call here: if PyTorch refuses too, it
-        says which size would have been legal. PyTorch finds a bad index on CUDA too late, so declared ranges
-        are checked here."""
-        for tensor, spec in zip(tensors, self._specs, strict=True):
-            if spec.name in self._ranges and tensor.numel():
-                _check_range(tensor, spec, *self._ranges[spec.name])
+        says which size would have been legal. Of a bad index PyTorch says too little, and on CUDA too late,
+        when the device is lost: declared ranges say which it is."""
+        if any(tensor.is_cuda for tensor in tensors):
+            self._check_ranges(tensors)
         try:
             with torch.inference_mode(False), torch.no_grad():
                 ran = self._eager.run(tensors)
@@ -229,9 +228,16 @@ class CompiledModel:
                 raise GuardError(f"PyTorch gives {len(ran.outputs)} outputs here, elsewhere {wanted}")
             return ran
         except GuardError as error:
+            if "index" in error.message:
+                self._check_ranges(tensors)
             if broken is None:
                 raise
             raise GuardError(f"{broken.message}; {error.message}", stage="eager") from broken
+
+    def _check_ranges(self, tensors: Sequence[torch.Tensor]) -> None:
+        for tensor, spec in zip(tensors, self._specs, strict=True):
+            if spec.name in self._ranges and tensor.numel():
+                _check_range(tensor, spec, *self._ranges[spec.name])
 
     def _in_order(self, inputs: Mapping[str, numpy.ndarray]) -> list[numpy.ndarray]:
         arrays = [inputs[spec.name] for spec in self._specs if spec.name in inputs]

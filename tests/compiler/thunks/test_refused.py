@@ -84,14 +84,13 @@ class WithAGap(nn.Module):
 
 
 class WithWeights(nn.Module):
-    """Attention that leaves its weights out where there is nothing to attend to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+    """Leaves its weights out where there is nothing to weigh, unless it is traced."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        return self.attention(x, x, x)
+        weights = x.softmax(-1)
+        if type(x) is torch.Tensor and not torch.compiler.is_compiling() and not x.tolist():
+            return x * 2, None
+        return x * 2, weights
 
 
 def program(name: str) -> nn.Module:
@@ -195,7 +194,7 @@ def test_outputs_without_declared_names_are_compared(tmp_path: Path, monkeypatch
 def test_sizes_at_which_an_output_is_missing_are_refused(tmp_path: Path) -> None:
     compilation, call = compiled(tmp_path, "module", "WithWeights", ("b", "s", 8))
     assert not compilation.report.quarantined
-    assert [line.low for line in compilation.report.dims] == [1, 1, 8]
+    assert [line.low for line in compilation.report.dims] == [1, 0, 8]
     with pytest.raises(RequestError, match="outputs"):
         call(torch.ones(0, 3, 8))
     with torch.no_grad():
