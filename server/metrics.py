@@ -188,7 +188,9 @@ class Metrics(Collector):
         self.cache_corrupt = counter(
             "dlcb_kernel_cache_corrupt_total", "Entries found damaged, and treated as missing."
         )
-        self.worker_restarts = counter("dlcb_worker_restarts_total", "Workers that died and were replaced.")
+        self.worker_restarts = counter(
+            "dlcb_worker_restarts_total", "Workers that died or failed to start, and were replaced."
+        )
         self.workers_ready = gauge("dlcb_workers_ready", "Workers that take batches.")
         self.process_bytes = gauge("dlcb_process_resident_bytes", "Resident memory by process.", "process")
         self.device_bytes = gauge("dlcb_device_memory_bytes", "Device memory that workers hold.", "device")
