@@ -73,6 +73,9 @@ def _float_kind(e: Emit, *operands: Any) -> DType:
 def _div(e: Emit, a: Any, b: Any, *, rounding_mode: str | None = None) -> Value:
     if rounding_mode == "floor":
         return e.apply(ops.floordiv, *e.operands(a, b))
+    if rounding_mode == "trunc" and e.result_type(a, b).kind in ("int", "uint"):
+        a, b = e.operands(a, b)  # no float holds them all
+        return e.apply(ops.floordiv, e.apply(ops.sub, a, e.apply(ops.fmod, a, b)), b)
     quotient = e.apply(ops.div, *e.operands(a, b, kind=_float_kind(e, a, b)))
     if rounding_mode is None:
         return quotient

@@ -226,7 +226,7 @@ class Lowering(ABC):
         if node.op == "index":
             return identifier(node.value), ATOM
         if self._hosted.get(node):
-            return self.parameter(node), ATOM
+            return self._of_its_type((self.parameter(node), ATOM), node)
         if node in self._rows_kept:
             return self._rows_kept[node]
         return self._home(node, scope).names.get(node)
@@ -284,6 +284,11 @@ class Lowering(ABC):
             return (f"({name}){inside(text, 14)}", 14) if " " in name else (f"{name}({text[0]})", ATOM)
         return self.convert(text, arg.dtype, wanted)
 
+    def _of_its_type(self, text: Spelled, node: Expr) -> Spelled:
+        """What is spelled with the host's integers, which are wide, as the type of `node`, so that what it is
+        used in wraps as that type does."""
+        return text if node.dtype is INDEX else self.convert(text, INDEX, node.dtype)
+
     def _floordiv(self, node: Expr, args: list[Spelled]) -> Spelled:
         """Divisions of what is never negative need no correction, and a size at run time divides by
         multiplication."""
@@ -297,13 +302,14 @@ class Lowering(ABC):
         if not self._hosted.get(divisor):
             return self._call(node, args)
         if positive:
-            return self.divide(args[0], divisor, node)
+            return self._of_its_type(self.divide(args[0], divisor, node), node)
         greatest = highest(self.system, numerator)
         negative = greatest is not None and self.system.known(greatest < ZERO) is True
         # rounding down: for x < 0 the quotient is -1 - (-1 - x) / d
         x = inside(args[0], ATOM)
         up, down = self.divide(args[0], divisor, node), self.divide((f"~{x}", 14), divisor, node)
-        return (f"~{down[0]}", 14) if negative else (f"{x} < 0 ? ~{down[0]} : {up[0]}", 3)
+        quotient = (f"~{down[0]}", 14) if negative else (f"{x} < 0 ? ~{down[0]} : {up[0]}", 3)
+        return self._of_its_type(quotient, node)
 
     def _report(self, node: Expr, args: list[Spelled], home: Scope) -> None:
         x, low, high, position, guard = args

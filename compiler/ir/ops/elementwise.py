@@ -190,10 +190,11 @@ def _mod(a: Expr, b: Expr) -> Expr:
 def _fmod(a: Expr, b: Expr) -> Expr:
     if a.dtype.is_float:
         return apply("fmod", a, b)
+    remainder = _mod(a, b)
     if a.dtype.kind == "uint":
-        return a % b
-    remainder = apply("abs", a) % apply("abs", b)
-    return node.where(a < 0, -remainder, remainder)
+        return remainder
+    turned = node.not_equal(remainder, 0) & node.not_equal(a < 0, b < 0)
+    return node.where(turned, remainder - b, remainder)
 
 
 def _not_minus_one(b: Expr) -> Expr:

@@ -57,6 +57,7 @@ PROGRAMS: list[tuple[Callable[..., object], tuple[Tensor, ...]]] = [
     (lambda x, y: torch.add(x, y, alpha=3), (X, UNIT)),
     (lambda x, y: torch.sub(x, y, alpha=2), (X, UNIT)),
     (lambda x: torch.div(x, 2, rounding_mode="trunc"), (WHOLE,)),
+    (lambda x, y: torch.div(x, y, rounding_mode="trunc"), (WHOLE.int(), WHOLE.int() * 2 + 1)),
     (lambda x: torch.div(x, 0.7, rounding_mode="floor"), (X,)),
     *((lambda x, p=p: x**p, (POSITIVE,)) for p in (1, 2, 3, 0.5, -0.5, -1, -2, 1.7)),
     (lambda x: 2.0**x, (X,)),

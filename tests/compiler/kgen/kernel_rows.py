@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dlcb.compiler.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT8, DType
+from dlcb.compiler.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT8, INT32, INT64, UINT8, DType
 from dlcb.compiler.expr.node import as_expr
 from dlcb.compiler.ir import ops
 from dlcb.compiler.ir.graph import Graph, GraphBuilder, Value
@@ -238,6 +238,38 @@ def folds_of_two_loops(p: Program) -> list[Value]:
     ]
 
 
+def beside_a_size(dtype: DType) -> Callable[[Program], list[Value]]:
+    """A size as data of a short type: functions take operands of that type, and what overflows wraps."""
+
+    def make(p: Program) -> list[Value]:
+        x, n = p.tensor("x", "n 6", dtype), p.full(shape=(), value=p.dim("n"), dtype=dtype)
+        product, total = p.mul(x, n), p.add(x, n)
+        return [
+            p.minimum(p.maximum(x, p.number(0, dtype)), p.sub(n, p.number(1, dtype))),
+            p.floordiv(product, p.number(3, dtype)),
+            p.mod(total, p.number(5, dtype)),
+            p.maximum(p.floordiv(x, n), p.mod(x, n)),
+            p.fmod(x, n),
+            p.pow(total, p.number(4, dtype)),
+            p.max(total, axes=(1,), keepdim=False),
+            p.cast(product, dtype=INT64),
+            p.lt(total, x),
+        ]
+
+    return make
+
+
+def truth_of_a_size(p: Program) -> Value:
+    return p.maximum(p.tensor("x", "n 6", BOOL), p.full(shape=(), value=p.dim("n") > 3, dtype=BOOL))
+
+
+def remainders_of_the_least(p: Program) -> list[Value]:
+    return [
+        p.fmod(p.tensor("x", "n", INT8), p.number(7, INT8)),
+        p.fmod(p.tensor("y", "n", INT32), p.tensor("z", "n", INT32)),
+    ]
+
+
 ROWS: dict[str, Row] = {
     "gelu_add_norm": Row(gelu_add_norm, sizes("b s", "2 3", "1 1", "3 40", "0 5"), tolerance=4e-6),
     "two_outputs": Row(two_outputs, sizes("b s", "2 3", "1 1", "5 7")),
@@ -415,6 +447,26 @@ ROWS: dict[str, Row] = {
             "y": lambda rng, shape: rng.choice([-7, -2, 3, 5], shape),
             "v": lambda rng, shape: rng.choice([-7, -2, 3, 5], shape),
         },
+    ),
+    "int32_beside_a_size": Row(
+        beside_a_size(INT32),
+        sizes("n", "1", "7", "50"),
+        {"x": lambda rng, shape: rng.integers(-(2**31), 2**31, shape)},
+        tolerance=0,
+    ),
+    "bytes_beside_a_size": Row(
+        beside_a_size(UINT8), sizes("n", "1", "7", "50"), {"x": below(256)}, tolerance=0
+    ),
+    "truth_of_a_size": Row(truth_of_a_size, sizes("n", "3", "4")),
+    "remainders_of_the_least": Row(
+        remainders_of_the_least,
+        sizes("n", "90"),
+        {
+            "x": lambda rng, shape: rng.integers(-128, -118, shape),
+            "y": lambda rng, shape: rng.integers(-(2**31), 4 - 2**31, shape),
+            "z": lambda rng, shape: rng.choice([-(2**31), -7, -1, 1, 3, 2**31 - 1], shape),
+        },
+        tolerance=0,
     ),
     "bytes": Row(
         lambda p: p.add(p.tensor("x", "n", UINT8), p.tensor("y", "n", UINT8)),
