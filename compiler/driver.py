@@ -34,7 +34,7 @@ from dlcb.compiler.describe import (
     describe_signature,
     untraced_signature,
 )
-from dlcb.compiler.errors import CaptureError, UnsupportedOperator
+from dlcb.compiler.errors import CaptureError, CompilerError, RefusedCode, UnsupportedOperator
 from dlcb.compiler.host.lower import lower
 from dlcb.compiler.ir import text
 from dlcb.compiler.kgen import generate
@@ -121,10 +121,11 @@ def _compile(
     with clock("generalise"):
         captured = _generalized(source, module, options)
     if isinstance(captured, Untraced):
-        report = Report("eager", seconds=clock.seconds, quarantined=captured.why)
-        artifact = Artifact(untraced_signature(source, captured), report, quarantined=captured.why)
-        return artifacts.put(artifact, source, store), artifact
-    artifact = compile_captured(source, captured, store, options, clock)
+        return _put_eager(source, captured, store, clock)
+    try:
+        artifact = compile_captured(source, captured, store, options, clock)
+    except RefusedCode as error:
+        return _put_eager(source, _eager(source, module, error), store, clock)
     with clock("publish"):
         placed = place(artifact, source, captured.all_parameters, store)
         key = artifacts.put(placed, source, store)
@@ -162,9 +163,21 @@ def _generalized(
     except (CaptureError, UnsupportedOperator) as error:
         if isinstance(module, ExportedProgram):
             raise
-        found = untraced(source, module, error)
-        logger.error("%s is served by eager PyTorch: %s", source.name, found.why)
-        return found
+        return _eager(source, module, error)
+
+
+def _eager(source: ModelSource, module: nn.Module | ExportedProgram, error: CompilerError) -> Untraced:
+    """What is known of a model that stays PyTorch's because of `error`."""
+    runnable = module.module() if isinstance(module, ExportedProgram) else module
+    found = untraced(source, runnable, error)
+    logger.error("%s is served by eager PyTorch: %s", source.name, found.why)
+    return found
+
+
+def _put_eager(source: ModelSource, found: Untraced, store: Store, clock: Clock) -> tuple[str, Artifact]:
+    report = Report("eager", seconds=clock.seconds, quarantined=found.why)
+    artifact = Artifact(untraced_signature(source, found), report, quarantined=found.why)
+    return artifacts.put(artifact, source, store), artifact
 
 
 def compile_captured(

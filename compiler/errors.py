@@ -6,7 +6,8 @@ these are known.
     ├── ShapeError            shapes that contradict each other; the message names both operands
     ├── UnsupportedOperator   no rule for an operator: the partition makes an eager node of it
     ├── CaptureError          the program could not be traced, or its factory failed
-    ├── ToolchainError        g++ or NVRTC is missing, or refused a source text
+    ├── ToolchainError        g++ or NVRTC is missing, or does not run
+    ├── RefusedCode           the compiler refused a text that we generated: PyTorch serves the model
     ├── UnknownName           a stage, suite, case or peer that does not exist
     ├── ArtifactError         an artifact or a kernel in the store cannot be used
     └── RequestError          the caller's fault; over HTTP a 400
@@ -49,7 +50,12 @@ class CaptureError(CompilerError):
 
 
 class ToolchainError(CompilerError):
-    """The C++ or CUDA compiler is missing, or failed on generated source."""
+    """The C++ or CUDA compiler is missing, or cannot be run."""
+
+
+class RefusedCode(CompilerError):
+    """The C++ or CUDA compiler found an error in generated text: a fault of ours, which PyTorch makes up
+    for."""
 
 
 class UnknownName(CompilerError):

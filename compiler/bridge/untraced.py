@@ -1,5 +1,6 @@
-"""Programs that cannot be traced, because what they do next depends on values, or leaves PyTorch. PyTorch
-runs them as they are; what their outputs are called and of which type they are comes from running them."""
+"""Programs that cannot be traced, because what they do next depends on values, or leaves PyTorch, and those
+whose generated code the compiler refused. PyTorch runs them as they are; what their outputs are called and of
+which type they are comes from running them."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from dlcb.compiler.bridge.agreement import without_fast_path
 from dlcb.compiler.bridge.declared import declare
 from dlcb.compiler.bridge.emit import from_torch
 from dlcb.compiler.bridge.probes import Bindings, Prober
-from dlcb.compiler.errors import CompilerError
+from dlcb.compiler.errors import CompilerError, RefusedCode
 from dlcb.compiler.shapes.system import System
 from dlcb.compiler.source import InputDeclaration, ModelSource
 
@@ -31,8 +32,8 @@ class Untraced:
 
 
 def untraced(source: ModelSource, module: nn.Module, error: CompilerError) -> Untraced:
-    """What is known of a program whose tracing ended in `error`; raises that where the program does not run
-    at any size that is tried, or changes its own tensors."""
+    """What is known of a program whose compilation ended in `error`; raises that where the program does not
+    run at any size that is tried, or changes its own tensors."""
     dims, free = declare(source, source.inputs, System())
     runner = _Runner(module, source.inputs, dims, free)
     before = _versions(module)
@@ -49,7 +50,8 @@ def untraced(source: ModelSource, module: nn.Module, error: CompilerError) -> Un
     leaves, spec = pytree.tree_flatten(runner.result)
     names = capture.names_of(leaves, spec, source.outputs)
     dtypes = [from_torch(leaf.dtype).name for leaf in leaves if leaf is not None]
-    why = f"it cannot be traced: {error.message}" + (f" ({error.source_line})" if error.source_line else "")
+    why = error.message if isinstance(error, RefusedCode) else f"it cannot be traced: {error.message}"
+    why += f" ({error.source_line})" if error.source_line else ""
     return Untraced(inputs, tuple(names), tuple(dtypes), why)
 
 

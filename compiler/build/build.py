@@ -52,7 +52,7 @@ class Builder:
     def keys(self) -> tuple[str, ...]:
         """The store's keys of the binaries that hold all kernels added, when the last of them is there.
 
-        Raises ToolchainError without a compiler, or when the compiler refuses a text."""
+        Raises ToolchainError without a compiler, RefusedCode when the compiler refuses a text."""
         if self._waiting:
             self._submit()
         return tuple(dict.fromkeys(unit.result() for unit in self._units))
@@ -72,7 +72,7 @@ def build_unit(
     """The store's key of the binary of `text`, which defines the kernels named. It is compiled only where
     the store lacks it.
 
-    Raises ToolchainError without a compiler, or when the compiler refuses the text."""
+    Raises ToolchainError without a compiler, RefusedCode when the compiler refuses the text."""
     key = unit_key(text, target, options).digest
     if store.get(key) is not None:
         return key

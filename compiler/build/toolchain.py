@@ -2,11 +2,12 @@
 GPU.
 
 A toolchain says which version it is and what it will be told, for the key, and compiles text to bytes. Every
-run of a compiler is counted in `calls`. What is missing or refused is a ToolchainError of one line that says
-what to do."""
+run of a compiler is counted in `calls`. What is missing is a ToolchainError of one line that says what to do;
+a text that is refused for what it says is RefusedCode."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tempfile
 import threading
@@ -16,7 +17,7 @@ from importlib import util
 from pathlib import Path
 from typing import Any, Protocol
 
-from dlcb.compiler.errors import ToolchainError
+from dlcb.compiler.errors import CompilerError, RefusedCode, ToolchainError
 from dlcb.compiler.options import CompileOptions, Target
 
 # -fno-math-errno and -fno-trapping-math let loops use vector code and keep NaN and infinity; -ffast-math
@@ -31,6 +32,9 @@ _CPP_OPTIONS = (
 _CUDA_OPTIONS = ("--std=c++17", "--device-as-default-execution-space", "--extra-device-vectorization")
 _TIME_LIMIT = 600.0  # seconds for one translation unit
 _ERROR_LINES = 3  # of a compiler's complaints that a message holds
+_CUDA_NAME = "unit.cu"
+# a complaint of the text, as opposed to one of the compiler's installation, options or headers
+_OF_THE_TEXT = re.compile(rf"^(<stdin>:|{re.escape(_CUDA_NAME)}\().*: error: ", re.MULTILINE)
 
 
 class _Calls:
@@ -69,7 +73,8 @@ class Toolchain(Protocol):
         ...
 
     def compile(self, text: str) -> bytes:
-        """The binary of a translation unit. Raises ToolchainError."""
+        """The binary of a translation unit. Raises RefusedCode where the text is at fault, else
+        ToolchainError."""
         ...
 
 
@@ -125,14 +130,12 @@ class CudaToolchain:
     def compile(self, text: str) -> bytes:
         calls.add("nvrtc")
         nvrtc = _nvrtc()
-        program = nvrtc.createProgram(text, "unit.cu", [], [])
+        program = nvrtc.createProgram(text, _CUDA_NAME, [], [])
         try:
             nvrtc.compileProgram(program, [*self.options, *(f"-I{folder}" for folder in _cuda_headers())])
             return nvrtc.getCUBIN(program)
         except nvrtc.NVRTCError as error:
-            raise ToolchainError(
-                f"NVRTC refused generated code: {_complaint(nvrtc.getProgramLog(program))}", stage="build"
-            ) from error
+            raise _refusal("NVRTC", nvrtc.getProgramLog(program)) from error
         finally:
             nvrtc.destroyProgram(program)
 
@@ -158,7 +161,7 @@ def _run(command: list[str], compiler: str, text: str = "") -> str:
     except subprocess.TimeoutExpired as error:
         raise ToolchainError(f"{compiler} did not finish in {_TIME_LIMIT:g} s", stage="build") from error
     if done.returncode != 0:
-        raise ToolchainError(f"{compiler} refused generated code: {_complaint(done.stderr)}", stage="build")
+        raise _refusal(compiler, done.stderr)
     return done.stdout
 
 
@@ -171,6 +174,12 @@ def _native(compiler: str) -> str:
 
 def _first_line(text: str) -> str:
     return text.splitlines()[0] if text else "unknown"
+
+
+def _refusal(compiler: str, log: str) -> CompilerError:
+    if _OF_THE_TEXT.search(log):
+        return RefusedCode(f"{compiler} refused generated code: {_complaint(log)}", stage="build")
+    return ToolchainError(f"{compiler} failed: {_complaint(log)}", stage="build")
 
 
 def _complaint(log: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from dlcb.compiler.errors import ShapeError, ToolchainError
+from dlcb.compiler.errors import RefusedCode, ShapeError
 from dlcb.compiler.options import Target
 from dlcb.compiler.thunks.model import CompiledModel
 from dlcb.kernel_cache import LayeredStore
@@ -133,7 +133,7 @@ def _failure(program: Program, stage: str, error: Exception) -> Failure:
     text = str(error)
     words = (
         re.sub(r"<stdin>:\d+:\d+:|\d+|%\w+", "", text)
-        if isinstance(error, ToolchainError)
+        if isinstance(error, RefusedCode)
         else re.sub(r"[\d']+", "", text)
     )
     return Failure(program, f"{stage}: {type(error).__name__}: {words[:90]}", (text[:400],))

@@ -10,7 +10,7 @@ import pytest
 from dlcb.compiler.build import Builder, build_unit, calls, toolchain, unit_key
 from dlcb.compiler.build import key as key_module
 from dlcb.compiler.build.build import UNIT_CHARACTERS
-from dlcb.compiler.errors import ArtifactError, ToolchainError
+from dlcb.compiler.errors import ArtifactError, RefusedCode, ToolchainError
 from dlcb.compiler.expr.node import ONE, ZERO
 from dlcb.compiler.kgen import Kernel, KernelSet
 from dlcb.compiler.options import CompileOptions, Target
@@ -79,8 +79,8 @@ def test_a_missing_compiler_is_one_clear_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("target", "text"), [(CPP, "int f( {"), (Target.cuda(), "__global__ void f( {")])
-def test_refused_text_is_a_toolchain_error(target: Target, text: str) -> None:
-    with pytest.raises(ToolchainError, match=r"refused generated code: .*error") as caught:
+def test_refused_text_is_not_a_missing_compiler(target: Target, text: str) -> None:
+    with pytest.raises(RefusedCode, match=r"refused generated code: .*error") as caught:
         toolchain(target, OPTIONS).compile(text)
     assert "\n" not in str(caught.value)
 
@@ -129,5 +129,5 @@ def test_no_kernels_are_no_units(tmp_path: Path) -> None:
 
 def test_a_refused_kernel_is_one_clear_line(tmp_path: Path) -> None:
     broken = replace(kernel("broken"), body="int f( {")
-    with pytest.raises(ToolchainError, match="refused generated code"):
+    with pytest.raises(RefusedCode, match="refused generated code"):
         build([[kernel("good", UNIT_CHARACTERS)], [broken]], tmp_path, 2)
