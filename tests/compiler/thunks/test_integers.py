@@ -1,5 +1,5 @@
-"""Integers beside sizes, and divisions towards zero: compiled modules give PyTorch's numbers to the ends of each
-type, and wrap where it does."""
+"""Integers beside sizes, and divisions towards zero: compiled modules give PyTorch's numbers to the ends of
+each type, and wrap where it does."""
 
 from __future__ import annotations
 
