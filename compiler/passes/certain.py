@@ -1,6 +1,6 @@
 """What a scalar expression is whatever the data: zero times anything, minus infinity plus anything, a branch
-whose condition is known. Infinities and NaN in the data are left out of account: a proof that rests on this
-holds where there are none."""
+whose condition is known. Numbers are rounded to their types, so that what overflows is infinite. Infinities
+and NaN in the data are left out of account: a proof that rests on this holds where there are none."""
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ import math
 from collections.abc import Callable
 from typing import TypeAlias
 
+import numpy
+
 from dlcb.compiler.expr.dag import Expr, toposort
 from dlcb.compiler.expr.node import const
 from dlcb.compiler.expr.ops import OPS
 
 Scalar: TypeAlias = bool | int | float
+_ROUNDED: dict[str, type[numpy.floating]] = {
+    "float16": numpy.float16,
+    "bfloat16": numpy.float32,
+    "float32": numpy.float32,
+}
 
 
 def certain(expression: Expr, loaded: Callable[[int], Scalar | None]) -> Scalar | None:
@@ -23,7 +30,7 @@ def certain(expression: Expr, loaded: Callable[[int], Scalar | None]) -> Scalar 
         args = [found[arg] for arg in node.args]
         match node.op:
             case "const":
-                found[node] = node.value
+                found[node] = _as(node.value, node)
             case "load":
                 found[node] = loaded(node.args[0].value)
             case "check":
@@ -63,5 +70,8 @@ def _applied(node: Expr, args: list[Scalar | None]) -> Scalar | None:
 def _as(value: Scalar, node: Expr) -> Scalar | None:
     if not node.dtype.is_float and not math.isfinite(value):
         return None
+    if node.dtype.name in _ROUNDED:
+        with numpy.errstate(over="ignore"):
+            value = float(_ROUNDED[node.dtype.name](value))
     found: Scalar = const(value, node.dtype).value
     return found

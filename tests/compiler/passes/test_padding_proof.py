@@ -246,6 +246,18 @@ def test_what_inputs_are_filled_up_with_decides() -> None:
     assert obstacles(graph, {"ids": 1})["length"] == "attention uses it"
 
 
+@pytest.mark.parametrize(("power", "obstacle"), [(60.0, ""), (600.0, "sum uses it")])
+def test_what_overflows_is_not_taken_away_by_a_zero(power: float, obstacle: str) -> None:
+    """Infinity times 0 is no number: by its type, not as Python calculates."""
+
+    def masked_sum(p: Program, x: Value) -> Value:
+        large = p.exp(p.add(x, p.constant(power)))
+        weight = p.reshape(p.cast(p.mask, dtype=x.dtype), *x.shape[:2], 1)
+        return p.sub(x, p.sum(p.mul(large, weight), axes=(1,), keepdim=True))
+
+    assert obstacles(program(masked_sum), {"x": 0.0, "mask": 0})["length"] == obstacle
+
+
 def test_lengths_from_outside_may_reach_into_padding() -> None:
     """Nothing says that they end where the request does."""
     p = Program()
