@@ -12,7 +12,7 @@ from functools import reduce
 from dlcb.compiler.bridge.captured import Captured
 from dlcb.compiler.bridge.ranks import Ranks
 from dlcb.compiler.bridge.untraced import Untraced
-from dlcb.compiler.bridge.verdicts import DimVerdict
+from dlcb.compiler.bridge.verdicts import NOT_PROVEN, DimVerdict
 from dlcb.compiler.errors import CaptureError
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import maximum
@@ -31,6 +31,7 @@ from dlcb.compiler.signature import BatchAxes, Dim, Guard, Signature, TensorSpec
 from dlcb.compiler.source import ModelSource
 
 BRANCHES = "the program may take another branch at other sizes"
+UNKNOWN = "what the model does at other sizes is not known"
 NOT_WHOLE = "at some sizes PyTorch itself runs the model"
 
 
@@ -55,6 +56,7 @@ def describe_signature(
     )
     bound = {dim.symbol for spec in inputs for dim in spec.dims or () if isinstance(dim, Dim)}
     whole = captured.serves_all(_ranges(source, captured))  # else PyTorch may give other outputs
+    guessed = any(v.certainty.startswith(NOT_PROVEN) for each in every for v in each.verdicts)
     texts: dict[str, tuple[str | None, ...] | None] = {}
     outputs = []
     for place, (name, value) in enumerate(zip(captured.outputs, graphs[0].outputs, strict=True)):
@@ -70,8 +72,9 @@ def describe_signature(
         )
         outputs.append(TensorSpec(name, value.dtype.name, tuple(dims)))
     guards = _guards(captured, solution, bound)
-    batch, stacking = _batch(every, graphs, whole)
-    padding, fill = _padding(source, every, graphs, guards, whole)
+    unless = UNKNOWN if guessed else "" if whole else NOT_WHOLE
+    batch, stacking = _batch(every, graphs, unless)
+    padding, fill = _padding(source, every, graphs, guards, unless)
     return Signature(
         inputs,
         tuple(outputs),
@@ -142,14 +145,14 @@ def _python(e: Expr) -> str:
 
 
 def _batch(
-    every: Sequence[Captured], graphs: Sequence[Graph], whole: bool
+    every: Sequence[Captured], graphs: Sequence[Graph], unless: str
 ) -> tuple[BatchAxes | None, dict[str, str]]:
     """The batch axes that all graphs agree on, else what stands against each size. One that chooses between
-    the graphs is none, since stacking would change it."""
+    the graphs is none, since stacking would change it; `unless`, where not empty, stands against all."""
     expanded = [decompose(graph, keep=frozenset()) for graph in graphs]
     proofs, branching = [batch_axes(graph) for graph in expanded], _branching(every)
     first = proofs[0]
-    if whole and first and first.symbol not in branching and all(proof == first for proof in proofs):
+    if not unless and first and first.symbol not in branching and all(proof == first for proof in proofs):
         names = {name: first.output_axes[str(k)] for k, name in enumerate(every[0].outputs)}
         return BatchAxes(first.symbol, first.input_axes, names), {}
     obstacles: dict[str, str] = {}
@@ -157,8 +160,7 @@ def _batch(
         for name, obstacle in stacking_obstacles(graph).items():
             obstacles[name] = obstacles.get(name) or obstacle
     return None, {
-        name: obstacle or (BRANCHES if name in branching else NOT_WHOLE)
-        for name, obstacle in obstacles.items()
+        name: obstacle or (BRANCHES if name in branching else unless) for name, obstacle in obstacles.items()
     }
 
 
@@ -167,10 +169,10 @@ def _padding(
     every: Sequence[Captured],
     graphs: Sequence[Graph],
     guards: Sequence[Guard],
-    whole: bool,
+    unless: str,
 ) -> tuple[dict[str, str], dict[str, float]]:
     """What stands against padding each free size in any of the graphs, and what inputs are filled up with for
-    that; where PyTorch itself runs the model nothing is proven."""
+    that; `unless`, where not empty, stands against all."""
     expanded = [decompose(graph, keep=WHOLE) for graph in graphs]
     proofs: list[tuple[dict[str, str], dict[str, float]]] = []
     for fill in _fills(source):
@@ -186,7 +188,7 @@ def _padding(
         name: obstacle
         or (f"{tied[name].expression} must hold" if name in tied else "")
         or (BRANCHES if name in branching else "")
-        or ("" if whole else NOT_WHOLE)
+        or unless
         for name, obstacle in obstacles.items()
     }, fill
 

@@ -4,8 +4,13 @@ traced size or limited to the range that was."""
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from math import prod
+from operator import or_
 
 from torch import nn
 
@@ -18,9 +23,9 @@ from dlcb.compiler.bridge.probes import Bindings, FreeDim, Prober
 from dlcb.compiler.bridge.relations import followers
 from dlcb.compiler.bridge.seen import Seen
 from dlcb.compiler.bridge.symbolic import opposite
-from dlcb.compiler.bridge.verdicts import AS_FAR_AS_SHOWN, PROVEN, judge
+from dlcb.compiler.bridge.verdicts import AS_FAR_AS_SHOWN, NOT_PROVEN, PROVEN, judge
 from dlcb.compiler.errors import CaptureError, CompilerError, ShapeError
-from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.dag import Expr, toposort
 from dlcb.compiler.expr.node import as_expr, equal, evaluate
 from dlcb.compiler.options import CompileOptions
 from dlcb.compiler.shapes.system import Guard, Provenance, System
@@ -29,7 +34,11 @@ from dlcb.compiler.source import ModelSource
 A_BRANCH = "a branch"
 _SCANNED = 600  # sizes at which a branch is tried out
 _FARTHEST = 4096  # how far the other side of a branch is looked for
+_FAR = (4099, 1031, 257, 131)  # sizes at which a graph whose branches are not known is tried, too
 _TRIED = 6  # conditions of shape rules beyond which the program is tried
+_CROSSED = 16  # branches of one graph whose other side is followed; all others stay
+_FEW = 32  # sizes beyond a branch that are all tried, and the greatest of them
+_ALTERNATIVES = 6  # conditions in one branch that is still crossed
 
 
 @dataclass(frozen=True)
@@ -95,7 +104,7 @@ class Search:
         else:
             first = self.start
         self.outputs = tuple(result_names(self.prober.trace(first), self.source.outputs))
-        branches = collect(self.module, self.prober.tensors(first), self.dims, self.options.guard_seconds)
+        branches = self._collect(first)
         self.seen = branches.seen
         self._take([*self.assumed, *branches.found], first)
         others = self._others(first)
@@ -104,7 +113,7 @@ class Search:
             others = self._others(first)
         lowered, system, others = self._agree(first, others)
         lowered, system, examples = self._cross_branches(lowered, system, [first, *others], branches)
-        certainty = PROVEN if not branches.missing else f"branches not proven: {branches.missing}"
+        certainty = PROVEN if not branches.missing else f"{NOT_PROVEN}: {branches.missing}"
         if not others and len(self.limits) < len(self.free):
             certainty = AS_FAR_AS_SHOWN
         return self._captured(lowered, system, examples, certainty)
@@ -204,7 +213,8 @@ class Search:
                 self._tie(first, dim.name, other)
             elif not self._leads(first, dim):
                 branched = any(dim.symbol in branch.condition.free for branch in self.kept)
-                self._hold(dim.name, first[dim.name], self._refusal(first, dim), refused=not branched)
+                why, final = self._refusal(first, dim)
+                self._hold(dim.name, first[dim.name], why, refused=final and not branched)
 
     def _is_stuck(self, first: Bindings, dim: FreeDim) -> bool:
         settled = dim.name in self.limits or dim.name in self.prober.tied
@@ -247,18 +257,17 @@ class Search:
         else:
             self.ties.append(equal(self._symbol(name), self._symbol(other)))
 
-    def _refusal(self, first: Bindings, dim: FreeDim) -> Provenance:
-        """What the program said when this dim alone was changed."""
+    def _refusal(self, first: Bindings, dim: FreeDim) -> tuple[Provenance, bool]:
+        """What the program said when this dim alone was changed, and whether it says so when it is run as
+        well: a branch on what only run time knows ends a trace."""
         for key, outcome in self.prober.programs.items():
             sizes = dict(key)
             only = all(sizes[name] == size for name, size in first.items() if name != dim.name)
             if isinstance(outcome, CaptureError) and only and sizes[dim.name] != first[dim.name]:
-                return Provenance(
-                    "the program",
-                    outcome.source_line,
-                    f"refuses {dim.name} = {sizes[dim.name]}: {outcome.message}",
-                )
-        return Provenance("the program", "", f"accepts no other size of '{dim.name}' that was tried")
+                why = f"refuses {dim.name} = {sizes[dim.name]}: {outcome.message}"
+                final = not self.prober.runs(sizes)
+                return Provenance("the program", outcome.source_line, why), final
+        return Provenance("the program", "", f"accepts no other size of '{dim.name}' that was tried"), True
 
     def _hold_culprits(self, first: Bindings, error: CompilerError) -> None:
         """Holds each dim that, changed alone, makes the traces disagree; all of them where none does so
@@ -299,57 +308,120 @@ class Search:
     def _cross_branches(
         self, lowered: Lowered, system: System, examples: list[Bindings], branches: Branches
     ) -> tuple[Lowered, System, tuple[Bindings, ...]]:
-        """A branch whose other side gives the same graph bounds nothing: traces at its edge and well beyond
-        tell (at the edge itself max(n, 300) is what it was). Without a full list of branches a trace with
-        each dim at 1 stands in for them."""
-        beyond = [
-            self._beyond(branch.condition, examples[0]) for branch in self.kept if branch not in self.assumed
-        ]
+        """A branch whose other side gives the same graph bounds nothing: traces beyond its edge tell, and
+        what is decided only there is crossed in turn. Without a full list of branches each stays, and traces
+        at extreme sizes stand in for those that are not known."""
         if branches.missing:
-            beyond += [
-                {**examples[0], dim.name: 1}
-                for dim in self.free
-                if dim.name not in self.limits and dim.low <= 1
-            ]
-        for sizes in beyond:
-            if sizes is None or sizes in examples:
+            lowered, system, examples = self._try_extremes(lowered, system, examples)
+        ahead = deque(branch for branch in self.kept if branch not in self.assumed)
+        crossings = 0
+        while ahead:
+            branch = ahead.popleft()
+            few = self._few(branch.condition, examples[0]) if branch in self.kept else []
+            sizes = few[0] if few else self._beyond(branch.condition, examples[0], least=2)
+            if sizes is None or branch not in self.kept:
                 continue
-            crossed = [branch for branch in self.kept if not evaluate(branch.condition, sizes)]
-            without = [branch for branch in self.kept if branch not in crossed]
-            if crossed and not self.prober.accepts(sizes):
+            crossed = [each for each in self.kept if not evaluate(each.condition, sizes)]
+            if not self.prober.accepts(sizes):
                 self.refused += crossed
                 continue
-            further = self._farther(examples[0], sizes, without) if crossed else None
-            tried = [*examples, sizes, *([further] if further else [])]
+            deep = len(_alternatives(branch.condition)) > _ALTERNATIVES
+            if branches.missing or deep or crossings == _CROSSED:
+                continue
+            crossings += 1
+            there = self._collect(sizes)
+            without = [each for each in self.kept if each not in crossed]
+            met = [each for each in there.found if each not in without]
+            if all(self._few(each.condition, examples[0]) for each in crossed):
+                every = [more for each in crossed for more in self._few(each.condition, examples[0])]
+                unlike = there.missing
+            else:  # the same calls with the same numbers, at more sizes than can be tried
+                every = [sizes, *self._farther(examples[0], sizes, [*without, *met])]
+                asked = {each.condition for each in met}
+                turned = all(not asked.isdisjoint(_opposites(each.condition)) for each in crossed)
+                unlike = there.missing or not turned or not there.seen.agrees(self.seen)
+            if unlike:
+                continue
+            fresh = [more for more in every if more not in examples and self.prober.accepts(more)]
+            tried = list({tuple(each.items()): each for each in [*examples, *fresh]}.values())
+            tried = [each for each in tried if all(evaluate(other.condition, each) for other in without)]
+            deeper = _either(crossed, met)
             try:
-                lowered, system = self._lower(tried, without)
-                examples, self.kept = tried, without
-            except CompilerError as error:
-                if not crossed:
-                    self._exclude(examples[0], sizes, error)
-                    lowered, system = self._lower(examples, self.kept)
+                lowered, system = self._lower(tried, [*without, *deeper])
+            except CompilerError:
+                continue
+            examples, self.kept = tried, [*without, *deeper]
+            ahead.extend(deeper)
         return lowered, system, tuple(examples)
 
-    def _farther(self, first: Bindings, sizes: Bindings, kept: Sequence[Branch]) -> dict[str, int] | None:
-        """Sizes in the direction of `sizes` as seen from the first trace's, half as far again or halfway to
-        the least; None where the program takes none such."""
+    def _few(self, condition: Expr, first: Bindings) -> list[dict[str, int]]:
+        """All sizes at which `condition` fails, nearest to the first trace's first, where these are few and
+        small; else none. There every one is tried: PyTorch's symbolic forward takes a size of 1 for a
+        number."""
+        alternatives = _alternatives(condition)
+        single = all(len(each.free) == 1 for each in alternatives)
+        if not single or any(node.op == "mod" for node in toposort([condition])):
+            return []
+        failing: list[list[tuple[str, int]]] = []
+        for name in sorted({symbol.value for symbol in condition.free}):
+            dim = next(dim for dim in self.free if dim.name == name)
+            own = [each for each in alternatives if each.free == {dim.symbol}]
+            reach = range(dim.low, (_FARTHEST if dim.high is None else dim.high) + 1)
+            sizes = [size for size in reach if not any(evaluate(each, {name: size}) for each in own)]
+            if not sizes or sizes[-1] > _FEW or name in self.limits:
+                return []
+            failing.append([(name, size) for size in _nearest_first(sizes, first[name])])
+        if prod(map(len, failing)) > _FEW:
+            return []
+        found = []
+        for chosen in itertools.product(*failing):
+            sizes_there = dict(first)
+            for name, size in chosen:
+                sizes_there = self.prober.moved(sizes_there, name, size)
+            found.append(sizes_there)
+        return [sizes for sizes in found if not evaluate(condition, sizes)]
+
+    def _try_extremes(
+        self, lowered: Lowered, system: System, examples: list[Bindings]
+    ) -> tuple[Lowered, System, list[Bindings]]:
+        """The same graph with traces where a dim is 1, and where it is far larger than in all others; where
+        these are another program, the graph is limited to what was traced."""
+        for dim in self.free:
+            far = (self.prober.moved(examples[0], dim.name, size) for size in _FAR if _fits(dim, size))
+            large = next(
+                (sizes for sizes in far if self._allowed(sizes) and self.prober.accepts(sizes)), None
+            )
+            most = max(sizes[dim.name] for sizes in examples)
+            one = {**examples[0], dim.name: 1} if _fits(dim, 1) else None
+            for sizes, limit in ((one, as_expr(2) <= dim.symbol), (large, dim.symbol <= most)):
+                if dim.name in self.limits or sizes is None or sizes in examples or not self._allowed(sizes):
+                    continue
+                try:
+                    lowered, system = self._lower([*examples, sizes], self.kept)
+                    examples = [*examples, sizes]
+                except CompilerError as error:
+                    self.kept.append(Branch(limit, error.source_line))
+                    lowered, system = self._lower(examples, self.kept)
+        return lowered, system, examples
+
+    def _collect(self, sizes: Bindings) -> Branches:
+        return collect(self.module, self.prober.tensors(sizes), self.dims, self.options.guard_seconds)
+
+    def _farther(
+        self, first: Bindings, sizes: Bindings, path: Sequence[Branch]
+    ) -> tuple[dict[str, int], ...]:
+        """One more example of the `path` that the program takes at `sizes`: there half as far again from the
+        first trace's, or as near to that as the path has any. Empty where the program takes none such."""
         for dim in self.free:
             size, start = sizes[dim.name], first[dim.name]
             if size == start:
                 continue
             far = size + (size - start) // 2 + 5 if size > start else max(dim.low, size // 2)
-            moved = self.prober.moved(first, dim.name, far)
-            known = far != size and (dim.high is None or far <= dim.high)
-            if known and all(evaluate(each.condition, moved) for each in kept) and self.prober.accepts(moved):
-                return moved
-        return None
-
-    def _exclude(self, first: Bindings, sizes: Bindings, error: CompilerError) -> None:
-        """A dim of 1 gives another graph: it belongs to another tier."""
-        for name, size in sizes.items():
-            if size != first[name]:
-                condition = as_expr(2) <= self._symbol(name)
-                self.kept.append(Branch(condition, error.source_line))
+            for other in _nearest_first(range(dim.low, min(dim.high or _FARTHEST, _FARTHEST) + 1), far):
+                moved = self.prober.moved(first, dim.name, other)
+                if other != size and all(evaluate(each.condition, moved) for each in path):
+                    return (moved,) if self.prober.accepts(moved) else ()
+        return ()
 
     def _beyond(self, condition: Expr, first: Bindings, least: int = 1) -> dict[str, int] | None:
         """The sizes nearest to the first trace's where `condition` fails and the branches' others do not;
@@ -406,7 +478,7 @@ class Search:
                 self.turns.append((branch, sizes))
         for branch in derived[:_TRIED]:
             sizes = self._beyond(branch.condition, first, least=0)
-            if sizes is not None and self.prober.runs(sizes):
+            if sizes is not None and self.prober.accepts(sizes) and self.prober.runs(sizes):
                 self.turns.append((branch, sizes))
 
     def _within(self) -> tuple[Branch, ...]:
@@ -424,5 +496,32 @@ class Search:
         return lambda name: name in names
 
 
-def _nearest_first(sizes: range, origin: int) -> list[int]:
+def _nearest_first(sizes: Sequence[int], origin: int) -> list[int]:
     return sorted(sizes, key=lambda size: abs(size - origin))
+
+
+def _fits(dim: FreeDim, size: int) -> bool:
+    return dim.low <= size and (dim.high is None or size <= dim.high)
+
+
+def _either(crossed: Sequence[Branch], beyond: Sequence[Branch]) -> list[Branch]:
+    """All of `crossed` hold, or all of those met `beyond` them: in single conditions, without those that
+    always hold."""
+    joined: dict[Expr, Branch] = {}
+    for here, there in itertools.product(crossed, beyond):
+        known = _alternatives(here.condition)
+        fresh = [each for each in _alternatives(there.condition) if each not in known]
+        if not any(opposite(each) in known for each in fresh):
+            condition = reduce(or_, fresh, here.condition)
+            joined.setdefault(condition, Branch(condition, there.source))
+    return list(joined.values())
+
+
+def _opposites(condition: Expr) -> set[Expr]:
+    return {opposite(each) for each in _alternatives(condition)}
+
+
+def _alternatives(condition: Expr) -> list[Expr]:
+    if condition.op != "or":
+        return [condition]
+    return [part for each in condition.args for part in _alternatives(each)]

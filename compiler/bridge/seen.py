@@ -44,6 +44,17 @@ class Seen:
     def add(self, target: str, place: Place, given: Numbers) -> None:
         self._calls.setdefault((target, place), []).append(given)
 
+    def agrees(self, other: Seen) -> bool:
+        """Whether both met the same calls, operator by operator, with the same numbers, wherever they
+        stand."""
+        return self._by_target() == other._by_target()
+
+    def _by_target(self) -> dict[str, list[Numbers]]:
+        found: dict[str, list[Numbers]] = {}
+        for (target, _), calls in self._calls.items():
+            found.setdefault(target, []).extend(calls)
+        return found
+
     def reader(self) -> Reader:
         return Reader({key: list(calls) for key, calls in self._calls.items()}, self.complete)
 

@@ -82,6 +82,7 @@ _SIZES: dict[str, Callable[..., Expr]] = {
     "PythonMod": lambda a, b: a % b,
     "FloorDiv": lambda a, b: a // b,
     "CleanDiv": lambda a, b: a // b,
+    "Abs": lambda a: maximum(a, -a),
     "Max": _fold(maximum),
     "Min": _fold(minimum),
     "Equality": equal,

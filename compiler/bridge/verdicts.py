@@ -13,6 +13,7 @@ from dlcb.compiler.shapes.system import Guard, Provenance, System
 
 PROVEN = "proven"
 AS_FAR_AS_SHOWN = "as far as the graph shows"
+NOT_PROVEN = "branches not proven"  # because of what follows it
 _READABLE = 60  # letters of a condition
 _PROBED = 1 << 21  # sizes above are taken to be allowed when this one is
 _SCANNED = 1 << 12  # the least legal size is looked for below

@@ -17,7 +17,7 @@ from dlcb.compiler.source import InputDeclaration, ModelSource
 from dlcb.kernel_cache import open_store
 
 Function = Callable[[torch.Tensor], torch.Tensor]
-ROWS = (0, 1, 2, 3, 7, 8, 9, 99, 100, 101, 120, 299, 300, 301, 600)
+ROWS = (0, 1, 2, 3, 7, 8, 9, 99, 100, 101, 103, 120, 150, 299, 300, 301, 600)
 
 FUNCTIONS: dict[str, Function] = {
     "at least 300": lambda x: x / max(x.shape[0], 300),
@@ -46,6 +46,20 @@ FUNCTIONS: dict[str, Function] = {
     "a truth value of a tensor": lambda x: x * (x.sum() > 0).item(),
     "so many rows": lambda x: x[: (x > 0).sum().item() // 1],
     "so many that are made": lambda x: torch.ones((x > 0).sum().item(), 2) * x.sum(),
+    "a multiple beyond": lambda x: x * 2 if x.shape[0] % 50 == 0 and x.shape[0] > 100 else x * 1,
+    "odd and beyond": lambda x: x * 2 if x.shape[0] % 2 and x.shape[0] > 101 else x * 1,
+    "a remainder within": lambda x: x * 2 if 7 < x.shape[0] < 100 and x.shape[0] % 3 == 0 else x * 1,
+    "other pieces beyond": lambda x: (
+        torch.cat([piece.softmax(0) for piece in x.split(50)])
+        if x.shape[0] > 100 and x.shape[0] % 50 == 0
+        else x.softmax(0)
+    ),
+    "three conditions": lambda x: (
+        x * 2 if x.shape[0] > 8 and x.shape[0] % 100 and x.shape[0] > 200 and x.shape[0] < 301 else x * 1
+    ),
+    "a number that changes only beyond": lambda x: x * (1 if x.shape[0] < 100 else 1 + x.shape[0] // 200),
+    "near a size": lambda x: x * (2 if abs(x.shape[0] - 100) < 2 else 1),
+    "a branch on a run-time size": lambda x: x * 2 if x[x[:, 0] > 0].shape[0] > 2 else x - 1,
     "filled with such a number": lambda x: torch.full((x.shape[0],), x.sum().item()),
 }
 WHOLLY_EAGER: dict[str, Function] = {
@@ -58,7 +72,7 @@ WHOLLY_EAGER: dict[str, Function] = {
 class Program(nn.Module):
     def __init__(self, name: str) -> None:
         super().__init__()
-        self.function = (FUNCTIONS | WHOLLY_EAGER)[name]
+        self.function = (FUNCTIONS | WHOLLY_EAGER | UNFOLLOWED)[name]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.function(x)
@@ -93,6 +107,26 @@ def test_agrees_on_both_sides_of_the_edge(name: str, tmp_path: Path, monkeypatch
                 model.call(x)
         else:
             torch.testing.assert_close(model.call(x)[0], expected, equal_nan=True)
+
+
+UNFOLLOWED: dict[str, Function] = {
+    "looked up": lambda x: x * {120: 2}.get(x.shape[0], 1),
+    "a float made an integer": lambda x: x * int(x.shape[0] / 64),
+    "both of a division": lambda x: x * (divmod(x.shape[0], 1000)[0] + 1),
+}
+
+
+@pytest.mark.parametrize("name", UNFOLLOWED)
+def test_nothing_is_proven_where_the_sizes_cannot_be_followed(name: str, tmp_path: Path) -> None:
+    described, store = source("program", name=name), open_store(tmp_path)
+    compilation = compile_model(described, store)
+    assert not compilation.report.quarantined
+    assert compilation.signature.batch is None
+    assert all(compilation.signature.padding.values())
+    model = load_model(described, compilation.artifact_key, store)
+    for rows in () if name == "looked up" else (0, 1, 63, 64, 130, 5001, 10001):
+        x = torch.ones(rows, 4)
+        torch.testing.assert_close(model.call(x)[0], UNFOLLOWED[name](x))
 
 
 class SomeAreNone(nn.Module):
