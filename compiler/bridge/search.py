@@ -334,12 +334,12 @@ class Search:
             met = [each for each in there.found if each not in without]
             if all(self._few(each.condition, examples[0]) for each in crossed):
                 every = [more for each in crossed for more in self._few(each.condition, examples[0])]
-                unlike = there.missing
+                unlike = bool(there.missing)
             else:  # the same calls with the same numbers, at more sizes than can be tried
                 every = [sizes, *self._farther(examples[0], sizes, [*without, *met])]
                 asked = {each.condition for each in met}
                 turned = all(not asked.isdisjoint(_opposites(each.condition)) for each in crossed)
-                unlike = there.missing or not turned or not there.seen.agrees(self.seen)
+                unlike = bool(there.missing) or not turned or not there.seen.agrees(self.seen)
             if unlike:
                 continue
             fresh = [more for more in every if more not in examples and self.prober.accepts(more)]
