@@ -335,11 +335,13 @@ class Search:
             if all(self._few(each.condition, examples[0]) for each in crossed):
                 every = [more for each in crossed for more in self._few(each.condition, examples[0])]
                 unlike = bool(there.missing)
-            else:  # the same calls with the same numbers, at more sizes than can be tried
-                every = [sizes, *self._farther(examples[0], sizes, [*without, *met])]
+            else:  # more sizes than can be tried: far ones, too, where the calls or their numbers differ
+                fars = (None,) if there.seen.agrees(self.seen) else (None, *_FAR)
+                path = [*without, *met]
+                every = [sizes, *(x for far in fars for x in self._farther(examples[0], sizes, path, far))]
                 asked = {each.condition for each in met}
                 turned = all(not asked.isdisjoint(_opposites(each.condition)) for each in crossed)
-                unlike = bool(there.missing) or not turned or not there.seen.agrees(self.seen)
+                unlike = bool(there.missing) or not turned
             if unlike:
                 continue
             fresh = [more for more in every if more not in examples and self.prober.accepts(more)]
@@ -408,15 +410,17 @@ class Search:
         return collect(self.module, self.prober.tensors(sizes), self.dims, self.options.guard_seconds)
 
     def _farther(
-        self, first: Bindings, sizes: Bindings, path: Sequence[Branch]
+        self, first: Bindings, sizes: Bindings, path: Sequence[Branch], target: int | None
     ) -> tuple[dict[str, int], ...]:
         """One more example of the `path` that the program takes at `sizes`: there half as far again from the
-        first trace's, or as near to that as the path has any. Empty where the program takes none such."""
+        first trace's, or at `target`, or as near to that as the path has any. Empty where the program takes
+        none such."""
         for dim in self.free:
             size, start = sizes[dim.name], first[dim.name]
             if size == start:
                 continue
-            far = size + (size - start) // 2 + 5 if size > start else max(dim.low, size // 2)
+            near = size + (size - start) // 2 + 5 if size > start else max(dim.low, size // 2)
+            far = near if target is None else target
             for other in _nearest_first(range(dim.low, min(dim.high or _FARTHEST, _FARTHEST) + 1), far):
                 moved = self.prober.moved(first, dim.name, other)
                 if other != size and all(evaluate(each.condition, moved) for each in path):
@@ -441,6 +445,13 @@ class Search:
                 if all(evaluate(other.condition, sizes) for other in others):
                     return sizes
                 turned = turned or sizes
+        alternatives = _alternatives(condition)
+        if turned is None and len(alternatives) > 1:  # each fails by another dim
+            apart = [self._beyond(each, first, least) or {} for each in alternatives]
+            together = dict(first)
+            for sizes in apart:
+                together |= {name: size for name, size in sizes.items() if size != first[name]}
+            return None if evaluate(condition, together) else together
         return turned
 
     # ---- the result --------------------------------------------------------------------------------
