@@ -10,8 +10,9 @@ import copy
 import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch.utils import _pytree as pytree
@@ -128,41 +129,37 @@ def random_inputs(source: ModelSource, shapes: Shapes, seed: int) -> dict[str, t
 
 
 @contextmanager
-def without_cudnn() -> Iterator[None]:
-    """cuDNN plans every convolution at every new shape, for seconds where it is depthwise; PyTorch's own
-    kernels give the same answers, unless cuDNN rounds float32 to TF32."""
-    before = torch.backends.cudnn.enabled
-    torch.backends.cudnn.enabled = False
+def _without(allowed: Callable[[], bool], allow: Callable[[bool], None]) -> Iterator[None]:
+    """What `allow` switches is off inside, and afterwards as it was."""
+    before = allowed()
+    allow(False)
     try:
         yield
     finally:
-        torch.backends.cudnn.enabled = before
+        allow(before)
 
 
-@contextmanager
-def without_tf32() -> Iterator[None]:
+def without_cudnn() -> AbstractContextManager[None]:
+    """cuDNN plans every convolution at every new shape, for seconds where it is depthwise; PyTorch's own
+    kernels give the same answers, unless cuDNN rounds float32 to TF32."""
+    cudnn = torch.backends.cudnn
+    return _without(lambda: cudnn.enabled, partial(setattr, cudnn, "enabled"))
+
+
+def without_tf32() -> AbstractContextManager[None]:
     """cuDNN rounds the operands of float32 convolutions to TF32 where PyTorch allows it (it does by default),
     but only in those of its kernels that can: an error of 1e-4 then depends on which kernel a shape and a
     memory format get, and says nothing about a program."""
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.allow_tf32 = before
+    cudnn = torch.backends.cudnn
+    return _without(lambda: cudnn.allow_tf32, partial(setattr, cudnn, "allow_tf32"))
 
 
-@contextmanager
-def without_fast_path() -> Iterator[None]:
+def without_fast_path() -> AbstractContextManager[None]:
     """In place of its own forward, PyTorch runs nn.TransformerEncoder and nn.MultiheadAttention in one fused
     call where it can, which gives zeros at padded positions and raises where everything is padded. What
     torch.export sees, and all of our tiers give, is the forward as it is written."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+    mha = torch.backends.mha
+    return _without(mha.get_fastpath_enabled, mha.set_fastpath_enabled)
 
 
 class Reference:
