@@ -24,7 +24,10 @@ from dlcb.compiler.source import ModelSource
 from dlcb.kernel_cache.key import Key
 from dlcb.kernel_cache.store import Store
 
-VERSION = 5  # of the JSON, and of the entry that finds it; an artifact of another version is compiled again
+VERSION = 6  # of the JSON, and of the entry that finds it; an artifact of another version is compiled again
+
+
+Shapes = tuple[tuple[int, ...], ...]  # of all inputs, in their order
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,8 @@ class Artifact:
     `unmasked` is an input and a program for calls in which each of its values is 1.
     `references` say which parameters lie in registered files; `constants` is the store's key of the others,
     as safetensors ("": there are none). `quarantined` says why outputs come from eager PyTorch, where they
-    do.
+    do. `confirmed`: shapes at which the programs are known to be the model, where that is not known of all
+    (None: it is).
     """
 
     signature: Signature
@@ -56,6 +60,7 @@ class Artifact:
     quarantined: str = ""
     others: tuple[Program, ...] = ()
     unmasked: tuple[str, Program] | None = None
+    confirmed: tuple[Shapes, ...] | None = None
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -80,6 +85,7 @@ class Artifact:
             "quarantined": self.quarantined,
             "others": [program.to_json() for program in self.others],
             "unmasked": None if self.unmasked is None else [self.unmasked[0], self.unmasked[1].to_json()],
+            "confirmed": self.confirmed,
         }
 
     @staticmethod
@@ -101,6 +107,7 @@ class Artifact:
                 quarantined=data["quarantined"],
                 others=tuple(map(Program.from_json, data["others"])),
                 unmasked=_unmasked(data["unmasked"]),
+                confirmed=_confirmed(data["confirmed"]),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ArtifactError(f"not an artifact: {error!r}", stage="artifact") from error
@@ -117,6 +124,10 @@ def _unmasked(data: Any) -> tuple[str, Program] | None:
         return None
     name, program = data
     return name, Program.from_json(program)
+
+
+def _confirmed(data: Any) -> tuple[Shapes, ...] | None:
+    return None if data is None else tuple(tuple(map(tuple, shapes)) for shapes in data)
 
 
 def put(artifact: Artifact, source: ModelSource, store: Store) -> str:

@@ -8,23 +8,18 @@ warm load does not repeat it."""
 
 from __future__ import annotations
 
-import json
 import logging
-import math
-import statistics
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from dlcb.compiler.artifact import Artifact
+from dlcb.compiler.artifact import Artifact, Shapes
 from dlcb.compiler.bridge.agreement import (
-    RATIO,
     Deviation,
     Reference,
     deviations,
@@ -36,15 +31,14 @@ from dlcb.compiler.bridge.agreement import (
 )
 from dlcb.compiler.bridge.generalize import exported_sizes
 from dlcb.compiler.bridge.record import Trace
+from dlcb.compiler.disagreement import beyond_chance, in_words, write_reproduction
 from dlcb.compiler.errors import IndexRangeError, RequestError
-from dlcb.compiler.options import CompileOptions, cache_folder
+from dlcb.compiler.options import CompileOptions
 from dlcb.compiler.refused import Refusal, refusals
 from dlcb.compiler.source import ModelSource
 from dlcb.compiler.thunks.eager import refusal_words
 from dlcb.compiler.thunks.model import CompiledModel, load_model
 from dlcb.kernel_cache import Store
-
-_FAR = 4.0  # times eager's own error: more than rounding does
 
 logger = logging.getLogger("dlcb.compiler.check")
 
@@ -52,11 +46,13 @@ logger = logging.getLogger("dlcb.compiler.check")
 @dataclass(frozen=True)
 class Verdict:
     """`quarantined`: why the artifact must not serve, as one line for people; "" where it agrees with eager.
-    `refusals` limit it to sizes that PyTorch does not refuse. `notes` are for the report."""
+    `refusals` limit it to sizes that PyTorch does not refuse. `notes` are for the report. `confirmed`: the
+    shapes of all inputs, in their order, wherever it was seen to agree."""
 
     quarantined: str = ""
     refusals: tuple[Refusal, ...] = ()
     notes: tuple[str, ...] = ()
+    confirmed: tuple[Shapes, ...] = ()
 
 
 @dataclass
@@ -99,16 +95,18 @@ def check(
     trials = _try(source, model, reference, drawn)
     if not trials.accepted:
         trials = _try(source, model, reference, examples)
-    if found := _beyond_chance(trials.deviations):
+    if found := beyond_chance(trials.deviations):
         path = write_reproduction(source, artifact, found)
-        reason = f"{quarantine_reason(found)}; reproduction in {path}"
+        reason = f"{in_words(found)}; reproduction in {path}"
     elif not trials.accepted:
         said = [trials.last_words, *([_advice(trials.out_of_range)] if trials.out_of_range else [])]
         reason = f"PyTorch refuses every shape that was tried: {'; '.join(said)}"
     else:
         asked = partial(_refuses, source, model, reference)
         notes = (_advice(trials.out_of_range),) if trials.out_of_range else ()
-        return Verdict("", tuple(refusals(trials.refused, trials.accepted, asked)), notes)
+        confirmed = [tuple(shapes_of(model.signature, sizes).values()) for sizes in trials.accepted]
+        limits = tuple(refusals(trials.refused, trials.accepted, asked))
+        return Verdict("", limits, notes, tuple(dict.fromkeys(confirmed)))
     logger.error("%s is served by eager PyTorch: %s", source.name, reason)
     return Verdict(reason)
 
@@ -199,49 +197,3 @@ def _exact(
         return reference.exact(inputs)
     except RuntimeError:
         return eager
-
-
-def _beyond_chance(rows: Sequence[Deviation]) -> list[Deviation]:
-    """The rows that disagree, unless rounding alone explains them.
-
-    On a small output of a half type the ratio to eager's own error is luck: a handful of numbers,
-    each rounded once. So a row counts where it is far off, and a near miss only where all shapes
-    together, as root mean squares, miss as well."""
-    wrong = [row for row in rows if not row.agrees]
-    far = [row for row in wrong if row.reason or not row.error <= _FAR * row.eager_error + _FAR * row.floor]
-    if far or not wrong:
-        return far
-    error, eager = (
-        math.sqrt(statistics.fmean(x * x for x in xs))
-        for xs in zip(*((r.error, r.eager_error) for r in rows), strict=True)
-    )
-    return wrong if error > RATIO * eager + max(row.floor for row in rows) else []
-
-
-def quarantine_reason(found: Sequence[Deviation]) -> str:
-    """One line for people: the first deviation and how many there are."""
-    first = found[0]
-    what = first.reason or f"error {first.error:.2e}, eager's own {first.eager_error:.2e}"
-    return f"{len(found)} deviations from eager; first: output {first.output} at {dict(first.shapes)}: {what}"
-
-
-def write_reproduction(source: ModelSource, artifact: Artifact, found: Sequence[Deviation]) -> Path:
-    """What is needed to see the disagreement again:
-    source, graph text and the shapes, under the cache folder."""
-    folder = cache_folder() / "reproductions"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path = folder / f"{source.name}-{source.version}.json"
-    deviations = [
-        {
-            "shapes": dict(d.shapes),
-            "output": d.output,
-            "error": d.error,
-            "eager_error": d.eager_error,
-            "reason": d.reason,
-        }
-        for d in found
-    ]
-    path.write_text(
-        json.dumps({"source": source.to_json(), "graph": artifact.graph, "deviations": deviations}, indent=1)
-    )
-    return path

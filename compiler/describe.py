@@ -12,7 +12,7 @@ from functools import reduce
 from dlcb.compiler.bridge.captured import Captured
 from dlcb.compiler.bridge.ranks import Ranks
 from dlcb.compiler.bridge.untraced import Untraced
-from dlcb.compiler.bridge.verdicts import NOT_PROVEN, DimVerdict
+from dlcb.compiler.bridge.verdicts import DimVerdict
 from dlcb.compiler.errors import CaptureError
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import maximum
@@ -56,7 +56,7 @@ def describe_signature(
     )
     bound = {dim.symbol for spec in inputs for dim in spec.dims or () if isinstance(dim, Dim)}
     whole = captured.serves_all(_ranges(source, captured))  # else PyTorch may give other outputs
-    guessed = any(v.certainty.startswith(NOT_PROVEN) for each in every for v in each.verdicts)
+    guessed = _unproven(every)
     texts: dict[str, tuple[str | None, ...] | None] = {}
     outputs = []
     for place, (name, value) in enumerate(zip(captured.outputs, graphs[0].outputs, strict=True)):
@@ -86,6 +86,11 @@ def describe_signature(
         fill,
         stacking,
     )
+
+
+def _unproven(every: Sequence[Captured]) -> str:
+    """Why it is not known what the program does at sizes that were not traced, "" where that is proven."""
+    return next((each.unproven for each in every if each.unproven), "")
 
 
 def _ranges(source: ModelSource, captured: Captured) -> dict[str, tuple[int, int | None]]:
@@ -256,6 +261,7 @@ def describe_report(
         notes=captured.notes,
         batching=signature.batching_lines(),
         graphs=tuple(map(_graph_line, every, plans)) if len(every) > 1 else (),
+        unproven=_unproven(every),
     )
 
 

@@ -145,7 +145,8 @@ def _compile(
         quarantined=reason,
         notes=(*artifact.report.notes, *verdict.notes),
     )
-    artifact = replace(artifact, report=report, quarantined=reason)
+    confirmed = verdict.confirmed if report.unproven else None
+    artifact = replace(artifact, report=report, quarantined=reason, confirmed=confirmed)
     if reason:  # what was proven was proven of a graph that is not the model's
         signature = replace(artifact.signature, batch=None, padding={})
         report = replace(report, tier="eager", batching=("PyTorch runs the model: each request runs alone",))

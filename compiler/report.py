@@ -90,6 +90,7 @@ class Report:
     from_cache: bool = False
     quarantined: str = ""  # why outputs come from eager PyTorch, where they do
     graphs: tuple[GraphLine, ...] = ()  # where there are several
+    unproven: str = ""  # why each tuple of shapes is compared with eager PyTorch before it is served compiled
 
     @property
     def free_dims(self) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ COMPILER = (
     ("host",),
     ("runtime",),
     ("artifact",),
-    ("parameters", "refused"),
+    ("disagreement", "parameters", "refused"),
     ("thunks",),
     ("check", "describe", "explain", "quickstart"),
     ("compilation",),

@@ -23,7 +23,8 @@ class Captured:
     graph: inputs in declared order; free dims are size variables with the user's names, else s0, s1, ...;
     parameters by state-dict name, other constants "constant.k". outputs: names of the graph's outputs.
     examples: the sizes it was traced at. notes: what was left to PyTorch and why. within: conditions over
-    sizes that this graph is limited to, though the program is not. others: further graphs of the same
+    sizes that this graph is limited to, though the program is not. unproven: why the program may be another
+    at sizes that were not traced, "" where it is proven that it is not. others: further graphs of the same
     program beyond these, in the order in which they are to be tried."""
 
     graph: Graph
@@ -35,6 +36,7 @@ class Captured:
     notes: tuple[str, ...]
     seconds: float
     within: tuple[Branch, ...] = ()
+    unproven: str = ""
     others: tuple[Captured, ...] = ()
 
     @property

@@ -23,7 +23,7 @@ from dlcb.compiler.bridge.probes import Bindings, FreeDim, Prober
 from dlcb.compiler.bridge.relations import followers
 from dlcb.compiler.bridge.seen import Seen
 from dlcb.compiler.bridge.symbolic import opposite
-from dlcb.compiler.bridge.verdicts import AS_FAR_AS_SHOWN, NOT_PROVEN, PROVEN, judge
+from dlcb.compiler.bridge.verdicts import BY_SHAPE, PROVEN, judge
 from dlcb.compiler.errors import CaptureError, CompilerError, ShapeError
 from dlcb.compiler.expr.dag import Expr, toposort
 from dlcb.compiler.expr.node import as_expr, equal, evaluate
@@ -113,10 +113,10 @@ class Search:
             others = self._others(first)
         lowered, system, others = self._agree(first, others)
         lowered, system, examples = self._cross_branches(lowered, system, [first, *others], branches)
-        certainty = PROVEN if not branches.missing else f"{NOT_PROVEN}: {branches.missing}"
+        unproven = branches.missing
         if not others and len(self.limits) < len(self.free):
-            certainty = AS_FAR_AS_SHOWN
-        return self._captured(lowered, system, examples, certainty)
+            unproven = unproven or "the program could be traced at one size alone"
+        return self._captured(lowered, system, examples, unproven)
 
     def _take(self, branches: Sequence[Branch], first: Bindings) -> None:
         """The branches of the traced path bound what it is valid for; one that only a single size passes
@@ -457,12 +457,13 @@ class Search:
     # ---- the result --------------------------------------------------------------------------------
 
     def _captured(
-        self, lowered: Lowered, system: System, examples: Sequence[Bindings], certainty: str
+        self, lowered: Lowered, system: System, examples: Sequence[Bindings], unproven: str
     ) -> Captured:
         symbols = {dim.symbol for dim in self.free}
         self.guards = tuple(g for g in system.solve().guards if g.condition.free <= symbols)
         self._find_turns(examples[0])
-        verdicts = judge(system, self.dims, self.free, certainty, self._limited())
+        certainty = f"{BY_SHAPE}: {unproven}" if unproven else PROVEN
+        verdicts = judge(system, self.dims, self.free, certainty, self._limited(unproven))
         return Captured(
             graph=lowered.graph,
             parameters=lowered.parameters,
@@ -473,6 +474,7 @@ class Search:
             notes=lowered.notes,
             seconds=0.0,
             within=self._within(),
+            unproven=unproven,
         )
 
     def _find_turns(self, first: Bindings) -> None:
@@ -501,8 +503,10 @@ class Search:
         kept = [branch for branch in self.kept if branch not in self.refused]
         return tuple(dict.fromkeys([*held, *kept, *(branch for branch, _ in self.turns)]))
 
-    def _limited(self) -> Callable[[str], bool]:
+    def _limited(self, unproven: str) -> Callable[[str], bool]:
         """Whether sizes beyond the verdict's range may be right for the program, only not for this graph."""
+        if unproven:
+            return lambda name: True
         names = {symbol.value for branch in self._within() for symbol in branch.condition.free}
         return lambda name: name in names
 

@@ -102,15 +102,19 @@ class EagerThunk:
         self._load, self._names, self._device = load, tuple(names), device
         self._module: torch.nn.Module | None = None
 
-    def run(self, inputs: Sequence[torch.Tensor]) -> Ran:
-        """GuardError with PyTorch's own words where it refuses these inputs."""
+    @property
+    def module(self) -> torch.nn.Module:
         if self._module is None:
             self._module = self._load().to(self._device)
+        return self._module
+
+    def run(self, inputs: Sequence[torch.Tensor]) -> Ran:
+        """GuardError with PyTorch's own words where it refuses these inputs."""
         here = [tensor.to(self._device) for tensor in inputs]
-        arguments, keywords = bound(self._module, dict(zip(self._names, here, strict=True)))
+        arguments, keywords = bound(self.module, dict(zip(self._names, here, strict=True)))
         try:
             with without_fast_path():
-                made = as_tuple(self._module(*arguments, **keywords))
+                made = as_tuple(self.module(*arguments, **keywords))
         except NOT_REFUSALS:
             raise
         except Exception as error:  # the user's code may raise anything

@@ -37,6 +37,7 @@ from dlcb.compiler.thunks.eager import EagerThunk
 from dlcb.compiler.thunks.graphs import GraphsThunk
 from dlcb.compiler.thunks.jit import WAIT_SECONDS, JitThunk, RequestCompile
 from dlcb.compiler.thunks.thunk import Thunk
+from dlcb.compiler.thunks.unproven import Confirmations, Unconfirmed, UnprovenThunk
 from dlcb.kernel_cache.pins import model_owner
 from dlcb.kernel_cache.store import Store
 
@@ -67,7 +68,7 @@ class PlanSummary:
 class Counters:
     """Since the model was loaded. `entries` are prepared plans; `guard_failures` calls that the program's
     derived guards sent to eager PyTorch; `quarantined` whether every call goes there; `compiles_requested`
-    new ranks."""
+    new ranks. Of a model that is confirmed shape by shape, `confirmed` and `refuted` count its shapes."""
 
     entries: int = 0
     hits: int = 0
@@ -76,6 +77,8 @@ class Counters:
     guard_failures: int = 0
     quarantined: bool = False
     compiles_requested: int = 0
+    confirmed: int = 0
+    refuted: int = 0
     graphs: int = 0  # plans that are recorded as CUDA graphs
     graph_bytes: int = 0
     compiler_calls: int = 0  # runs of g++ or NVRTC in this process
@@ -90,9 +93,10 @@ class CompiledModel:
         artifact: Artifact,
         device: Device,
         eager: Thunk,
-        program: ProgramThunk | GraphsThunk | None,
+        program: ProgramThunk | GraphsThunk | UnprovenThunk | None,
         jit: JitThunk | None = None,
-        unmasked: ProgramThunk | None = None,
+        unmasked: ProgramThunk | UnprovenThunk | None = None,
+        beside: EagerThunk | None = None,
     ) -> None:
         self.source = source
         self.signature: Signature = artifact.signature
@@ -100,6 +104,7 @@ class CompiledModel:
         self.device = device
         self.recorder = Recorder(device.torch_device) if device.name == "cuda" else None
         self._eager, self._program, self._jit, self._unmasked = eager, program, jit, unmasked
+        self._beside = beside or eager  # PyTorch for values that a program has taken: on the model's device
         # the input for which a second program serves calls in which all its values are 1; "": there is none
         self.mask = artifact.unmasked[0] if artifact.unmasked is not None and unmasked is not None else ""
         self._specs = artifact.signature.inputs
@@ -168,25 +173,30 @@ class CompiledModel:
         return recorder is not None and any(recorder.promote(p.executor) for p in self._programs())
 
     def _programs(self) -> list[ProgramThunk]:
-        thunks = [self._program, self._unmasked, *(self._jit.thunks() if self._jit is not None else ())]
         return [
             program
-            for thunk in thunks
-            if isinstance(thunk, (ProgramThunk, GraphsThunk))
+            for thunk in self._thunks()
+            if isinstance(thunk, (ProgramThunk, GraphsThunk, UnprovenThunk))
             for program in thunk.programs
         ]
+
+    def _thunks(self) -> list[Thunk | None]:
+        return [self._program, self._unmasked, *(self._jit.thunks() if self._jit is not None else ())]
 
     @property
     def counters(self) -> Counters:
         caches = [program.executor.cache for program in self._programs()]
+        known = {thunk.known for thunk in self._thunks() if isinstance(thunk, UnprovenThunk)}
         return Counters(
             entries=sum(len(cache) for cache in caches),
             hits=sum(cache.hits for cache in caches),
             misses=sum(cache.misses for cache in caches),
             evictions=sum(cache.evictions for cache in caches),
             guard_failures=self._guard_failures,
-            quarantined=self._quarantined,
+            quarantined=self._quarantined or any(each.quarantined for each in known),
             compiles_requested=self._jit.requested if self._jit is not None else 0,
+            confirmed=sum(each.confirmed for each in known),
+            refuted=sum(len(each.refuted) for each in known),
             graphs=self.recorder.graphs if self.recorder is not None else 0,
             graph_bytes=self.recorder.bytes if self.recorder is not None else 0,
             compiler_calls=compiler_calls.total,
@@ -198,6 +208,8 @@ class CompiledModel:
             if program is not None:
                 try:
                     return program.run(tensors), program.tier
+                except Unconfirmed as doubt:
+                    return self._run_unconfirmed(tensors, doubt), "eager"
                 except GuardError as error:
                     broken = error
         if broken is not None:
@@ -210,11 +222,33 @@ class CompiledModel:
             return self._run_eager(tensors), "eager"
         try:
             return compiled.run(tensors), "jit"
+        except Unconfirmed as doubt:
+            return self._run_unconfirmed(tensors, doubt), "eager"
         except GuardError as error:
             self._guard_failures += 1
             return self._run_eager(tensors, error), "eager"
 
-    def _run_eager(self, tensors: Sequence[torch.Tensor], broken: GuardError | None = None) -> Ran:
+    def _run_unconfirmed(self, tensors: Sequence[torch.Tensor], doubt: Unconfirmed) -> Ran:
+        """PyTorch's answer where it is not known that the program's is the same, and after that it is known.
+        An index that the program refuses may be right in the module, which then runs where that is safe."""
+        if doubt.wrong is not None:
+            try:
+                return self._run_eager(tensors)
+            except GuardError:
+                raise doubt.wrong from None
+        try:
+            ran = self._run_eager(tensors, thunk=self._beside)
+        except torch.OutOfMemoryError:  # a GPU that was filled without the module
+            ran = self._run_eager(tensors)
+        doubt.settle(tensors, ran.outputs)
+        return ran
+
+    def _run_eager(
+        self,
+        tensors: Sequence[torch.Tensor],
+        broken: GuardError | None = None,
+        thunk: EagerThunk | None = None,
+    ) -> Ran:
         """Run the module itself. `broken` is the guard that sent the call here: if PyTorch refuses too, it
         says which size would have been legal. Of a bad index PyTorch says too little, and on CUDA too late,
         when the device is lost: declared ranges say which it is."""
@@ -222,7 +256,7 @@ class CompiledModel:
             self._check_ranges(tensors)
         try:
             with torch.inference_mode(False), torch.no_grad():
-                ran = self._eager.run(tensors)
+                ran = (thunk or self._eager).run(tensors)
             if len(ran.outputs) != len(self._output_names):
                 wanted = len(self._output_names)
                 raise GuardError(f"PyTorch gives {len(ran.outputs)} outputs here, elsewhere {wanted}")
@@ -284,11 +318,16 @@ def load_model(
     beyond_guards = artifact.program is not None and not artifact.quarantined
     eager_place = torch.device("cpu") if beyond_guards else place.torch_device
     eager = EagerThunk(lambda: _eager_module(source), names, eager_place)
+    beside = eager
+    if eager_place != place.torch_device:
+        beside = EagerThunk(lambda: _eager_module(source), names, place.torch_device)
 
     def admit(shapes: Shapes) -> None:
         check_declared(source, shapes)
 
-    def thunks_of(key: str) -> tuple[ProgramThunk | GraphsThunk, ProgramThunk | None]:
+    def thunks_of(
+        key: str,
+    ) -> tuple[ProgramThunk | GraphsThunk | UnprovenThunk, ProgramThunk | UnprovenThunk | None]:
         """What serves any values, and what serves calls in which nothing is masked."""
         compiled = artifact if key == artifact_key else artifacts.load(key, store)
         if compiled.program is None or compiled.quarantined:
@@ -305,13 +344,17 @@ def load_model(
             for program in compiled.every_program
         ]
         unmasked = programs.pop() if compiled.unmasked is not None else None
-        return programs[0] if len(programs) == 1 else GraphsThunk(programs, capacity), unmasked
+        program = programs[0] if len(programs) == 1 else GraphsThunk(programs, capacity)
+        if compiled.confirmed is None:
+            return program, unmasked
+        known = Confirmations(source, compiled, beside)
+        return UnprovenThunk(program, known), unmasked and UnprovenThunk(unmasked, known)
 
     if artifact.quarantined:
         return CompiledModel(source, artifact, place, eager, None)
     if artifact.program is not None:
         program, unmasked = thunks_of(artifact_key)
-        return CompiledModel(source, artifact, place, eager, program, unmasked=unmasked)
+        return CompiledModel(source, artifact, place, eager, program, unmasked=unmasked, beside=beside)
     if not is_any_rank(source.inputs):
         return CompiledModel(source, artifact, place, eager, None)
     chosen = options or CompileOptions(
@@ -322,7 +365,7 @@ def load_model(
         found = artifacts.find(specialised, chosen, store)
         return found[0] if found is not None else None
 
-    def pinned_thunk(key: str) -> ProgramThunk | GraphsThunk:
+    def pinned_thunk(key: str) -> Thunk:
         thunk, _ = thunks_of(key)
         for needed in (key, *artifacts.load(key, store).needs):
             store.pin(needed, model_owner(source.name, source.version))
