@@ -267,16 +267,16 @@ class Batcher:
         if self._waiting:
             self._schedule()
 
-    def lost(self, jobs: list[Job]) -> None:
-        """A worker died. Its requests run again, in their old order; only those of the job it was running
-        (the oldest) are held to have killed it, and run alone from now on."""
+    def lost(self, jobs: list[Job], begun: int) -> None:
+        """A worker died. Its requests run again, in their old order; only those of the job that it had begun
+        are held to have killed it, and run alone from now on."""
         for job in jobs:
             self._free(job.slot)
-        for index, job in enumerate(jobs):
+        for job in jobs:
             for pending in job.requests:
                 if pending.done:
                     continue
-                pending.deaths += index == 0
+                pending.deaths += job.number == begun
                 if pending.deaths > DEATHS_ALLOWED:
                     self._refuse(pending)
                 else:

@@ -19,14 +19,18 @@ from typing import Any
 from dlcb.compiler import CompilerError, ModelSource, Signature, ToolchainError
 from dlcb.server.batcher import Job
 from dlcb.server.channel import Channel
-from dlcb.server.slots import SlotMap
+from dlcb.server.slots import Begun, SlotMap
 from dlcb.server.types import RawRequest
 
-WORKER_ENVIRONMENT = {  # without these a worker's memory grows with every new shape, and idle threads spin
-    "OMP_WAIT_POLICY": "passive",
+WORKER_ENVIRONMENT = {
+    "OMP_WAIT_POLICY": "passive",  # idle threads do not spin
+    # oneDNN's own cache of primitives, and PyTorch's of what it prepared for oneDNN: of 1024 shapes each if let
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
-    "MALLOC_MMAP_THRESHOLD_": "65536",
-    "MALLOC_TRIM_THRESHOLD_": "65536",
+    "LRU_CACHE_CAPACITY": "64",
+    # Results of up to so many bytes lie in memory that is used again: fresh pages cost more than filling them
+    # does. Saying it at all keeps glibc from raising it with what it meets.
+    "MALLOC_MMAP_THRESHOLD_": str(16 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(16 << 20),
 }
 
 SMALL_MACHINE = 4  # cores
@@ -67,11 +71,12 @@ class WorkerProcess:
         jobs.setblocking(False)
         control.setblocking(False)
         self.job_channel, self.control_channel = jobs, control
+        self._begun = Begun.make()
         self._slots = SlotMap()
         self._known: set[int] = set()
         self._dropped: list[int] = []
         self._released: list[int] = []
-        self.control_channel.send({**options, "process": self.name})
+        self.control_channel.send({**options, "process": self.name}, [self._begun.file])
 
     def start(self, job: Job) -> None:
         """Send a job; OSError when the worker is gone."""
@@ -114,6 +119,10 @@ class WorkerProcess:
             self._slots.add(number, file)
         return reply
 
+    def begun(self) -> int:
+        """The number of the last job that the worker has begun, also when it has died since."""
+        return self._begun.number
+
     def view(self, slot: int, offset: int, size: int) -> memoryview:
         return self._slots.view(slot)[offset : offset + size]
 
@@ -130,6 +139,7 @@ class WorkerProcess:
         self.process.kill()
         self.job_channel.close()
         self.control_channel.close()
+        self._begun.close()
 
 
 class CompileService:

@@ -87,6 +87,34 @@ class SlotMap:
         self._views.pop(number, None)
 
 
+class Begun:
+    """One number in shared memory: the job that a worker last began. It writes, the front reads, and it is
+    there when the worker has died."""
+
+    def __init__(self, file: int) -> None:
+        self.file = file
+        self._cell = memoryview(mmap.mmap(file, 8)).cast("q")
+
+    @classmethod
+    def make(cls) -> Begun:
+        """One in memory of its own, 0 at first."""
+        file = os.memfd_create("dlcb-begun", os.MFD_CLOEXEC)
+        os.ftruncate(file, 8)
+        return cls(file)
+
+    @property
+    def number(self) -> int:
+        return self._cell[0]
+
+    @number.setter
+    def number(self, value: int) -> None:
+        self._cell[0] = value
+
+    def close(self) -> None:
+        """Give the file back; the memory stays as long as this does."""
+        os.close(self.file)
+
+
 def close(slot: Slot) -> None:
     """Give the memory back to the system, once nothing views it."""
     os.close(slot.file)

@@ -396,7 +396,7 @@ class Supervisor:
         for other in self._workers:
             if other.models.issuperset(self._loads):
                 self._activate(other)
-        self._batcher.lost(jobs)
+        self._batcher.lost(jobs, worker.begun())
         if not self._batcher.lanes:
             if self._outage is not None:
                 self._outage.cancel()

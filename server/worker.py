@@ -33,7 +33,7 @@ from dlcb.server.memory import check_memory, footprint_of
 from dlcb.server.padding import Padding, PaddingError
 from dlcb.server.probing import check_padding, probe
 from dlcb.server.settings import import_beside
-from dlcb.server.slots import Slot, SlotMap, SlotPool, aligned
+from dlcb.server.slots import Begun, Slot, SlotMap, SlotPool, aligned
 from dlcb.server.types import Buffer, InferRequest, InferResponse, Tensor
 
 IDLE_MILLISECONDS = 20  # without a job before hot plans are recorded
@@ -45,9 +45,10 @@ log = logging.getLogger("dlcb.worker")
 class Worker:
     """The models of this process and the two threads' work on them."""
 
-    def __init__(self, jobs: Channel, control: Channel, options: Mapping[str, Any]) -> None:
+    def __init__(self, jobs: Channel, control: Channel, begun: Begun, options: Mapping[str, Any]) -> None:
         self._jobs = jobs
         self._control = control
+        self._begun = begun
         self._sending = threading.Lock()
         self._load_backend = importlib.import_module(
             options["backend"]
@@ -78,6 +79,7 @@ class Worker:
             if received is None:
                 return
             job, files = received
+            self._begun.number = job["batch"]
             for number, file in zip(job["new"], files, strict=True):
                 self._inputs.add(number, file)
             for number in job["drop"]:
@@ -385,16 +387,16 @@ def _numbers(counters: Any) -> dict[str, int]:
 
 def main() -> None:
     """`python -m dlcb.server.worker JOBS CONTROL`: two inherited sockets; the first control message holds the
-    options."""
+    options, and brings the file of a `Begun`."""
     jobs, control = Channel.inherited(int(sys.argv[1])), Channel.inherited(int(sys.argv[2]))
     received = control.receive()
     if received is None:
         return
-    options = received[0]
+    options, (file,) = received
     logs.configure(options["log_level"], options["process"])
     import_beside(Path(options["folder"]))
     try:
-        worker = Worker(jobs, control, options)
+        worker = Worker(jobs, control, Begun(file), options)
     except (CacheError, ImportError) as error:
         control.send({"event": "broken", "error": str(error)[:MESSAGE_KEPT]})
         return

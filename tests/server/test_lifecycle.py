@@ -21,6 +21,7 @@ import pytest
 from dlcb.kernel_cache import ls, open_store, prune
 
 from .conftest import HERE, LiveServer, Start
+from .eager_model import gate_of
 
 ADMIN = {"X-API-Key": "admin-key"}
 CONFIG = """
@@ -139,6 +140,33 @@ def test_a_request_that_kills_workers_twice_is_refused_and_its_neighbour_is_not(
         again = client.post("/v1/models/deadly/infer", content=body(13, 2, id="again"))
         assert again.status_code == 500 and "again" in again.json()["error"]
         assert "dlcb_worker_restarts_total 2.0" in client.get("/metrics").text
+
+
+def test_a_worker_killed_before_it_began_a_request_is_no_strike(launch: Start) -> None:
+    """One signal for a worker and its spare: the request ran in one of them, and was only sent to the other."""
+    server = launch(config("gated", spares=1))
+    until(lambda: len(workers(server)) == 2)
+    first, spare = workers(server)
+    gate = gate_of(server.process.pid, 0)
+    begun = Path(f"{gate}.begun")
+    with server.client() as client, server.client() as other:
+        until(lambda: other.get("/metrics").text.count('dlcb_process_resident_bytes{process="worker') == 2)
+        time.sleep(1.0)  # the spare loads its model
+        answers: list[httpx.Response] = []
+        thread = threading.Thread(
+            target=lambda: answers.append(client.post("/v1/models/gated/infer", content=body(0)))
+        )
+        thread.start()
+        until(begun.exists)
+        os.kill(spare, signal.SIGSTOP)  # it takes the request and begins nothing
+        os.kill(first, signal.SIGKILL)
+        until(lambda: "dlcb_worker_restarts_total 1.0" in other.get("/metrics").text)
+        os.kill(spare, signal.SIGKILL)
+        gate.touch()
+        thread.join()
+    gate.unlink()
+    begun.unlink()
+    assert answers[0].status_code == 200, answers[0].text
 
 
 def test_a_cache_that_is_pruned_or_emptied_beside_the_server_costs_no_worker(launch: Start) -> None:

@@ -19,7 +19,7 @@ from dlcb.compiler import InputDeclaration, ModelSource
 from dlcb.kernel_cache import open_store
 from dlcb.server.channel import Channel
 from dlcb.server.process import start
-from dlcb.server.slots import SlotPool
+from dlcb.server.slots import Begun, SlotPool
 from dlcb.server.worker import Worker
 
 from . import eager_model
@@ -68,7 +68,8 @@ class Front:
     def __init__(self, cache: Path, device: str) -> None:
         self.jobs, theirs = Channel.pair()
         control, worker_control = Channel.pair()
-        self.worker = Worker(theirs, worker_control, options_of(cache, device))
+        self.begun = Begun.make()
+        self.worker = Worker(theirs, worker_control, self.begun, options_of(cache, device))
         key = eager_model.compile_model(SOURCE, open_store(cache)).artifact_key
         self.model = eager_model.load_model(SOURCE, key, open_store(cache))
         self.worker._models[7] = self.model
@@ -88,7 +89,7 @@ class Front:
     def close(self) -> None:
         self.jobs.close()
         self.thread.join()
-        for end in self.others:
+        for end in (*self.others, self.begun):
             end.close()
 
 
@@ -132,7 +133,8 @@ def test_a_log_holds_our_lines_and_not_a_models_warnings(
     control, their_control = Channel.pair()
     environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONWARNINGS": ""}
     process = start("dlcb.server.worker", [their_jobs, their_control], environment)
-    control.send({**options_of(tmp_path, "cpu"), **MAIN})
+    begun = Begun.make()
+    control.send({**options_of(tmp_path, "cpu"), **MAIN}, [begun.file])
     assert control.receive()[0]["event"] == "started"
     control.send(
         {
@@ -148,8 +150,10 @@ def test_a_log_holds_our_lines_and_not_a_models_warnings(
     pool = SlotPool()
     jobs.send(*job_of(pool, 1, numpy.full((1, 1), 7.0, "float32")))
     assert jobs.receive()[0]["error"]["kind"] == "model"
+    assert begun.number == 1
     jobs.close()
     assert process.wait(30) == 0
     control.close()
+    begun.close()
     lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
     assert [line["message"] for line in lines] == ["a model failed"]
