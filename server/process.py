@@ -24,7 +24,7 @@ from dlcb.server.types import RawRequest
 
 WORKER_ENVIRONMENT = {
     "OMP_WAIT_POLICY": "passive",  # idle threads do not spin
-    # oneDNN's own cache of primitives, and PyTorch's of what it prepared for oneDNN: of 1024 shapes each if let
+    # oneDNN's cache of primitives, and PyTorch's of what it prepared for oneDNN: of 1024 shapes each if let
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
     "LRU_CACHE_CAPACITY": "64",
     # Results of up to so many bytes lie in memory that is used again: fresh pages cost more than filling them

@@ -143,7 +143,7 @@ def test_a_request_that_kills_workers_twice_is_refused_and_its_neighbour_is_not(
 
 
 def test_a_worker_killed_before_it_began_a_request_is_no_strike(launch: Start) -> None:
-    """One signal for a worker and its spare: the request ran in one of them, and was only sent to the other."""
+    """One signal for a worker and its spare: the request ran in one, and was only sent to the other."""
     server = launch(config("gated", spares=1))
     until(lambda: len(workers(server)) == 2)
     first, spare = workers(server)
