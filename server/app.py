@@ -181,7 +181,7 @@ def web_application(  # noqa: PLR0915 - a list of routes, one short function eac
 
     async def known(_request: Request, error: Exception) -> Response:
         status, fields, data = failure(error)
-        return Response(data, status, {key.decode(): value.decode() for key, value in fields})
+        return Response(b"".join(data), status, {key.decode(): value.decode() for key, value in fields})
 
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

@@ -21,7 +21,7 @@ import orjson
 from dlcb.compiler.signature import Dim, TensorSpec
 from dlcb.server.datatypes import BY_DTYPE, DATATYPES, Datatype
 from dlcb.server.errors import BadRequest, TooLarge
-from dlcb.server.types import Buffer, InferRequest, InferResponse, RequestedOutput, Tensor
+from dlcb.server.types import Buffer, InferRequest, InferResponse, Parts, RequestedOutput, Tensor
 
 MAX_RANK = 32
 MAX_ELEMENTS = 2**31  # axes of 0 counted as 1: what a model makes of an empty input must be addressable
@@ -117,7 +117,7 @@ def decode(
     return request
 
 
-def decode_raw(body: bytes, specs: Sequence[TensorSpec]) -> InferRequest:
+def decode_raw(body: Buffer, specs: Sequence[TensorSpec]) -> InferRequest:
     """A body that is one tensor and nothing else: allowed for a model with one input, whose sizes follow from
     the length when at most one dim beside the batch is free. It is one row; all outputs come back binary."""
     if len(specs) != 1:
@@ -151,13 +151,14 @@ def decode_raw(body: bytes, specs: Sequence[TensorSpec]) -> InferRequest:
     return InferRequest(inputs={spec.name: tensor}, binary_output=True)
 
 
-def encode(response: InferResponse) -> tuple[bytes, int | None]:
-    """The body of a response and the length of its JSON part, None when it is JSON alone."""
+def encode(response: InferResponse) -> tuple[Parts, int | None]:
+    """The body of a response, whose binary tensors are not copied, and the length of its JSON part, None when
+    it is JSON alone."""
     document: dict[str, Any] = {"model_name": response.model_name, "model_version": response.model_version}
     if response.id is not None:
         document["id"] = response.id
     entries: list[dict[str, Any]] = []
-    tail: list[Buffer] = []
+    tail: Parts = []
     for tensor, binary in zip(response.outputs, response.binary, strict=True):
         entry: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype.name, "shape": tensor.shape}
         if binary:
@@ -168,9 +169,7 @@ def encode(response: InferResponse) -> tuple[bytes, int | None]:
         entries.append(entry)
     document["outputs"] = entries
     head = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
-    if not tail:
-        return head, None
-    return b"".join((head, *tail)), len(head)
+    return [head, *tail], len(head) if tail else None
 
 
 def choose_outputs(request: InferRequest, specs: Sequence[TensorSpec]) -> list[tuple[str, bool]]:

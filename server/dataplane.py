@@ -14,12 +14,14 @@ from dlcb.server.batcher import Batcher, Pending
 from dlcb.server.errors import ServerError
 from dlcb.server.model import Admission, ServedModel
 from dlcb.server.registry import Registry
-from dlcb.server.types import InferRequest, InferResponse, RawRequest, Tensor
+from dlcb.server.types import Buffer, InferRequest, InferResponse, Parts, RawRequest, Tensor
 from dlcb.server.waiting import Deliver
 
 LARGE_JSON = 256 << 10  # bytes of JSON from which on a worker decodes it, and the event loop does not
 
-Answer = tuple[bytes, int | None]  # a body, and the length of its JSON part when binary tensors follow
+# A body, and the length of its JSON part when binary tensors follow. It may lie in shared memory, which is
+# there for the callback that takes it and no longer.
+Answer = tuple[Parts, int | None]
 
 
 @dataclass
@@ -30,7 +32,7 @@ class Dataplane:
     batcher: Batcher
 
     async def infer(
-        self, name: str, version: str | None, body: bytes, json_length: int | None = None
+        self, name: str, version: str | None, body: Buffer, json_length: int | None = None
     ) -> Answer:
         """One request, start to end. ServerError or RequestError with the reason when there is no answer."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -41,7 +43,7 @@ class Dataplane:
         finally:
             self.batcher.cancel(pending, "disconnect")  # whoever awaited the answer may have gone
 
-    def submit(self, model: ServedModel, body: bytes, json_length: int | None, deliver: Deliver) -> Pending:
+    def submit(self, model: ServedModel, body: Buffer, json_length: int | None, deliver: Deliver) -> Pending:
         """Decode, check and queue a request; `deliver` gets its Answer or the error.
         `json_length` 0 says that the body is one raw tensor."""
         if json_length == 0:
@@ -55,15 +57,15 @@ class Dataplane:
         return self.batcher.submit(model, request, admission, respond, deliver, len(body))
 
     def _submit_raw(
-        self, model: ServedModel, body: bytes, json_length: int | None, deliver: Deliver
+        self, model: ServedModel, body: Buffer, json_length: int | None, deliver: Deliver
     ) -> Pending:
         """Leave decoding, checking and encoding to the worker; such a request runs alone."""
         request = RawRequest(body, json_length)
-        return self.batcher.submit(model, request, Admission(1, None), _copy, deliver, len(body))
+        return self.batcher.submit(model, request, Admission(1, None), _whole, deliver, len(body))
 
 
 def deliver_to(future: asyncio.Future[Answer]) -> Deliver:
-    """What lets a future be waited for in place of a callback."""
+    """What lets a future be waited for in place of a callback: it gets a copy, which stays."""
 
     def deliver(answer: Answer, error: ServerError | None) -> None:
         if future.done():  # the task that awaits it was cancelled a moment ago
@@ -71,7 +73,8 @@ def deliver_to(future: asyncio.Future[Answer]) -> Deliver:
         if error is not None:
             future.set_exception(error)
         else:
-            future.set_result(answer)
+            parts, json_length = answer
+            future.set_result(([b"".join(parts)], json_length))
 
     return deliver
 
@@ -91,6 +94,6 @@ def responder(model: ServedModel, request: InferRequest) -> Callable[[dict[str, 
     return respond
 
 
-def _copy(answer: Any) -> Answer:
+def _whole(answer: Any) -> Answer:
     view, json_length = answer
-    return bytes(view), json_length
+    return [view], json_length

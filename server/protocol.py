@@ -5,14 +5,18 @@ one of ours, goes uvicorn's own way to the ASGI application.
 
 from __future__ import annotations
 
+import os
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from dlcb.server.batcher import Receiving
 from dlcb.server.errors import QueueFull, ServerError, TooLarge
+from dlcb.server.large_body import LargeBody
 from dlcb.server.tensors import JSON
+from dlcb.server.types import Buffer, Parts
 
 if TYPE_CHECKING:
     from dlcb.server.dataplane import Answer
@@ -20,7 +24,7 @@ if TYPE_CHECKING:
     from dlcb.server.tensors import Headers, Place, Response, TensorRoutes
     from dlcb.server.waiting import Pending
 
-COPIED = 1 << 16  # bytes of a body up to which it is small: head and body of an answer go in one write
+COPIED = 1 << 16  # bytes of a body up to which it is small, and copied where that is simpler
 LONGEST_HEAD = 4096  # bytes of a head that a connection remembers
 
 _OK_JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
@@ -45,7 +49,7 @@ class Exchange:
         self.keep_alive = keep_alive
         self.response_complete = False
         self.disconnected = False
-        self._parts: list[bytes] = []
+        self._parts: Parts = []
         self._size = 0
         self._limit = 0
         self._model: ServedModel | None = None
@@ -62,37 +66,47 @@ class Exchange:
         if b"expect" in self.headers:
             self._connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def take(self, part: bytes) -> None:
+    def take(self, part: Buffer) -> None:
         """A part of the body."""
         self._parts.append(part)
         self._size += len(part)
         if self._size > self._limit:
             self._fail(TooLarge(f"the body is over the limit of {self._limit} bytes"))
-        elif self._size > COPIED:
-            self._count()
+        else:
+            self.grown(self._size)
 
-    def _count(self) -> None:
+    def grown(self, size: int) -> None:
         """What there is of a large body counts as in flight; of a small one only the whole does."""
+        if size <= COPIED or self.response_complete:
+            return
         if self._receiving is None:
             assert self._model is not None
             self._receiving = Receiving(self._connection.routes.dataplane.batcher, self._model)
         try:
-            self._receiving.grow(self._size)
+            self._receiving.grow(size)
         except QueueFull as error:
             self._fail(error)
+
+    def begun(self) -> Parts:
+        """The parts of the body that have been taken, for somebody else to go on with."""
+        parts, self._parts = self._parts, []
+        return parts
 
     def _received(self) -> None:
         if self._receiving is not None:
             self._receiving.end()
             self._receiving = None
 
-    def run(self) -> None:
-        """The body is whole."""
+    def run(self, body: Buffer | None = None) -> None:
+        """The body is whole; without one it is what was taken."""
+        if self.response_complete:  # refused before
+            return
         self._received()
-        parts, model = self._parts, self._model
+        if body is None:
+            parts = self.begun()
+            body = parts[0] if len(parts) == 1 else b"".join(parts)
+        model = self._model
         assert model is not None
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
-        self._parts = []
         try:
             self._pending = self._connection.routes.submit(model, self.headers, body, self.deliver)
         except Exception as error:
@@ -123,17 +137,18 @@ class Exchange:
         if transport.is_closing():  # broken off meanwhile; `connection_lost` is on its way
             return
         status, headers, body = response
+        size = sum(map(len, body))
         if status == 200 and len(headers) == 1 and headers[0] is JSON and self.keep_alive:
-            head = _OK_JSON % len(body)
+            head = _OK_JSON % size
         else:
             lines = [_STATUS[status], *(b"%b: %b\r\n" % pair for pair in headers)]
-            lines.append(b"content-length: %d\r\n" % len(body))
+            lines.append(b"content-length: %d\r\n" % size)
             lines.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
             head = b"".join(lines)
-        if len(body) <= COPIED:
-            transport.write(head + body)
+        if size <= COPIED:
+            transport.write(b"".join((head, *body)))
         else:
-            transport.writelines((head, body))
+            self._connection.write_large([head, *body])
         self.response_complete = True
         self._parts = []
         if not self.keep_alive:
@@ -155,7 +170,8 @@ class TensorProtocol(HttpToolsProtocol):
 
     A client mostly sends one head again and again. When a request comes in one piece, with the head of the
     last one byte for byte, its meaning is known and the parser is not asked: it stands between two messages
-    before and after. That is a fifth of the front's own work for a small request.
+    before and after. That is a fifth of the front's own work for a small request. Of a large body the parser
+    sees what comes with the head, and `LargeBody` the rest.
     """
 
     routes: TensorRoutes
@@ -179,8 +195,8 @@ class TensorProtocol(HttpToolsProtocol):
             return
         begun, between = self._begun, self._ended == self._begun
         super().data_received(data)
-        if between and self._begun == self._ended == begun + 1:
-            self._remember(data)
+        if between and self._begun == begun + 1 and type(self.cycle) is Exchange:
+            self._after_head(self.cycle, data)
 
     def _repeats(self, head: Head, data: bytes) -> bool:
         """Whether this is one whole request with that head, and none is on its way."""
@@ -188,16 +204,45 @@ class TensorProtocol(HttpToolsProtocol):
             return False
         return self._ended == self._begun and self.cycle.response_complete and not self.flow.write_paused
 
-    def _remember(self, data: bytes) -> None:
-        """One request has come, and nothing else: keep its head, if the next one may be taken as this was."""
-        exchange = self.cycle
-        if type(exchange) is not Exchange or not exchange.keep_alive:
-            return
+    def _after_head(self, exchange: Exchange, data: bytes) -> None:
+        """One request has come, or begun, and nothing else: keep the head of a whole one, if the next may be
+        taken as this was; take the rest of a large one without the parser."""
         headers = exchange.headers
-        length = data.find(b"\r\n\r\n") + 4
-        size = headers.get(b"content-length")
-        if size == b"%d" % (len(data) - length) and length <= LONGEST_HEAD and not _SPECIAL & headers.keys():
-            self._head = Head(data[:length], len(data), exchange.place, headers)
+        declared = headers.get(b"content-length", b"")
+        if not declared.isdigit() or b"transfer-encoding" in headers:
+            return
+        size, length = int(declared), data.find(b"\r\n\r\n") + 4
+        if self._ended == self._begun:
+            whole = length + size == len(data)
+            if whole and exchange.keep_alive and length <= LONGEST_HEAD and not _SPECIAL & headers.keys():
+                self._head = Head(data[:length], len(data), exchange.place, headers)
+        elif size > COPIED and self.scheme == "http" and not exchange.response_complete:
+            self._receive_large(exchange, size)
+
+    def _receive_large(self, exchange: Exchange, size: int) -> None:
+        """Let the rest of a body come from the socket to where it stays; `size` is within the limit."""
+
+        def ended(body: memoryview) -> None:
+            self._ended += 1
+            self.parser = httptools.HttpRequestParser(self)  # the old one waits for the body still
+            self.transport.set_protocol(self)
+            exchange.run(body)
+
+        self.transport.set_protocol(LargeBody(self, size, exchange.begun(), exchange.grown, ended))
+
+    def write_large(self, parts: Parts) -> None:
+        """Hand an answer to the kernel from where it lies; only what it does not take at once is copied."""
+        transport, rest = self.transport, parts
+        if self.scheme == "http" and not transport.get_write_buffer_size():
+            try:
+                sent = os.writev(transport.get_extra_info("socket").fileno(), parts)
+            except OSError:  # full, or broken: the transport will find that out
+                sent = 0
+            rest = []
+            for part in parts:
+                rest.append(memoryview(part)[sent:])
+                sent = max(0, sent - len(part))
+        transport.write(b"".join(rest))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name.lower(), value))

@@ -21,7 +21,7 @@ from dlcb.server.errors import NotReady, QueueFull, ServerError, TooLarge, Unaut
 from dlcb.server.metrics import Metrics
 from dlcb.server.model import ServedModel
 from dlcb.server.settings import Server
-from dlcb.server.types import InferRequest
+from dlcb.server.types import Buffer, InferRequest, Parts
 from dlcb.server.waiting import Deliver, Pending
 
 Scope = dict[str, Any]
@@ -29,7 +29,7 @@ Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = dict[bytes, bytes]
-Response = tuple[int, list[tuple[bytes, bytes]], bytes]  # status, headers without the length, body
+Response = tuple[int, list[tuple[bytes, bytes]], Parts]  # status, headers without the length, body
 Place = tuple[str, str | None]  # a model's name, and the version if one is named
 
 JSON = (b"content-type", b"application/json")
@@ -96,7 +96,7 @@ class TensorRoutes:
         self.dataplane.batcher.room(model, size)
         return model, limit
 
-    def submit(self, model: ServedModel, headers: Headers, body: bytes, deliver: Deliver) -> Pending:
+    def submit(self, model: ServedModel, headers: Headers, body: Buffer, deliver: Deliver) -> Pending:
         """Queue a request whose body is there, and unpacked; `deliver` gets the Answer or the error."""
         stated = headers.get(b"inference-header-content-length")
         json_length = None if stated is None else codec.header_length(stated, len(body))
@@ -111,12 +111,13 @@ class TensorRoutes:
             else [BINARY, (b"inference-header-content-length", b"%d" % json_length)]
         )
         accepted = headers.get(b"accept-encoding")
-        if accepted in (b"gzip", b"deflate") and len(body) >= COMPRESS_FROM:
+        size = sum(map(len, body))
+        if accepted in (b"gzip", b"deflate") and size >= COMPRESS_FROM:
             # Only for a client that asks for exactly one: libraries offer a list by habit, and numbers pack
             # badly.
-            body = codec.compress(body, accepted.decode())
+            body = [codec.compress(b"".join(body), accepted.decode())]
             extra.append((b"content-encoding", accepted))
-        if json_length is None and _is_large_json(headers, body):
+        if json_length is None and _is_large_json(headers, size):
             extra.append(HINT)
         if self._log_every:
             self._log(name, 200, pending)
@@ -142,13 +143,14 @@ class TensorRoutes:
             return
         except Exception as error:
             status, headers, body = self.failure(name, error)
-        headers = [*headers, (b"content-length", b"%d" % len(body))]
+        whole = b"".join(body)
+        headers = [*headers, (b"content-length", b"%d" % len(whole))]
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await send({"type": "http.response.body", "body": whole})
 
     async def _infer(self, scope: Scope, receive: Receive, name: str, version: str | None) -> Response:
         if scope["method"] != "POST":
-            return 405, [JSON, (b"allow", b"POST")], b'{"error":"inference takes POST"}'
+            return 405, [JSON, (b"allow", b"POST")], [b'{"error":"inference takes POST"}']
         headers: Headers = dict(scope["headers"])
         model, limit = self.admit(headers, name, version)
         receiving = Receiving(self.dataplane.batcher, model)
@@ -222,13 +224,13 @@ def failure(error: BaseException) -> Response:
         headers.append((b"retry-after", b"%d" % error.retry_after))
     if isinstance(error, Unauthorized):
         headers.append((b"www-authenticate", b"Bearer"))
-    return status, headers, orjson.dumps({"error": message[:ERROR_KEPT]})
+    return status, headers, [orjson.dumps({"error": message[:ERROR_KEPT]})]
 
 
-def _is_large_json(headers: Headers, answer: bytes) -> bool:
-    """Whether the request, which asked for JSON, or its answer holds so many numbers that JSON is what takes
-    the time."""
-    if len(answer) > LARGE_JSON:
+def _is_large_json(headers: Headers, answer: int) -> bool:
+    """Whether the request, which asked for JSON, or its answer of so many bytes holds so many numbers that
+    JSON is what takes the time."""
+    if answer > LARGE_JSON:
         return True
     size = headers.get(b"content-length", b"")
     if len(size) < LARGE_DIGITS or b"inference-header-content-length" in headers:

@@ -11,6 +11,7 @@ from typing import Any
 from dlcb.server.datatypes import Datatype
 
 Buffer = bytes | bytearray | memoryview
+Parts = list[Buffer]  # what is one after the other on the wire
 
 
 @dataclass(slots=True)

@@ -166,9 +166,12 @@ class Worker:
         outcome = self._run(job["model"], model, arrays)
         ran = time.perf_counter()
         answer, json_length = codec.encode(_response(job, request, outcome.outputs, chosen, signature))
-        slot, new = self._take(len(answer))
-        slot.view[: len(answer)] = answer
-        where = {"body": (slot.number, 0, len(answer)), "json_length": json_length}
+        slot, new = self._take(sum(map(len, answer)))
+        end = 0
+        for part in answer:
+            start_of_part, end = end, end + len(part)
+            slot.view[start_of_part:end] = part
+        where = {"body": (slot.number, 0, end), "json_length": json_length}
         return {**where, **_done(job, slot, new, outcome, start, ran)}, new
 
     def _take(self, size: int) -> tuple[Slot, list[Slot]]:

@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 import socket
 import time
+from array import array
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import pairwise
 
 import httpx
 import pytest
@@ -115,6 +117,50 @@ def test_a_request_may_come_byte_by_byte(connection: Connection) -> None:
     whole = request(body(1, 2))
     connection.send(*(whole[at : at + 1] for at in range(len(whole))))
     assert data_of(connection.response()) == [1, 2]
+
+
+def test_a_large_body_in_pieces_with_the_next_request_behind_it(connection: Connection) -> None:
+    """Its head alone, with its beginning, or twice at once: what follows the body is read as what it is."""
+    values = list(range(20_000))
+    large, small = request(body(*values)), request(body(3))
+    assert len(large) > 100_000
+    head = len(large) - len(body(*values))
+    for cuts in ((head,), (head + 1000, 90_000), (90_000,)):
+        for start, end in pairwise((0, *cuts, len(large))):
+            connection.send(large[start:end] + (small if end == len(large) else b""))
+            time.sleep(0.05)  # so that each piece is read by itself
+        assert data_of(connection.response()) == values
+        assert data_of(connection.response()) == [3]
+    connection.send(large + large)
+    assert [data_of(connection.response()) for _ in range(2)] == [values, values]
+
+
+def test_a_client_that_leaves_within_a_large_body_harms_nobody(
+    server: LiveServer, connection: Connection
+) -> None:
+    large = request(body(*range(40_000)))
+    with closing(Connection(server)) as leaver, server.client() as client:
+        leaver.send(large[:100_000])
+        until(lambda: "dlcb_inflight_bytes 0.0" not in client.get("/metrics").text)
+        leaver.close()
+        until(lambda: "dlcb_inflight_bytes 0.0" in client.get("/metrics").text)
+    connection.send(request(body(2)))
+    assert data_of(connection.response()) == [2]
+
+
+def test_an_answer_that_is_read_late_is_the_one_that_was_given(server: LiveServer) -> None:
+    """More than the kernel takes at once; meanwhile its place in shared memory holds another's."""
+    first, second = (array("f", [number]) * 3_000_000 for number in (1, 2))
+    raw = b"inference-header-content-length: 0"
+    with closing(Connection(server)) as late, closing(Connection(server)) as early:
+        late.send(request(first.tobytes(), raw))
+        for _ in range(3):
+            early.send(request(second.tobytes(), raw))
+            _status, headers, content = early.response()
+            assert content[int(headers["inference-header-content-length"]) :] == second.tobytes()
+        status, headers, content = late.response()
+    assert status == 200
+    assert content[int(headers["inference-header-content-length"]) :] == first.tobytes()
 
 
 def test_pipelined_requests_are_answered_in_order(connection: Connection) -> None:
