@@ -82,9 +82,9 @@ class ImageConvolution:
         residual: torch.Tensor | None,
     ) -> torch.Tensor:
         hot = self._hot or was_met((weight.data_ptr(), x.shape), unplanned.UNPLANNED_CALLS)
-        y = None if hot else self._unplanned(x, weight, bias)
+        y = None if hot else self._unplanned(x, weight, bias, residual)
         if y is not None:
-            return self._clipped(y if residual is None else y.add_(residual))
+            return y
         if not (hot and self._relu):  # a fused call takes twice as long to plan as a plain one
             return self._plain(x, weight, bias, residual)
         if residual is None:
@@ -94,14 +94,20 @@ class ImageConvolution:
         return y.permute(CHANNELS_LAST)
 
     def _unplanned(
-        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        residual: torch.Tensor | None,
     ) -> torch.Tensor | None:
         *geometry, groups = self._geometry
         if groups > 1:
             return None
         images, filters = x.permute(CHANNELS_LAST), weight.permute(CHANNELS_LAST)
-        y = unplanned.convolution(images, filters, bias, *geometry)
-        return None if y is None else y.permute(CHANNELS_FIRST)
+        added = None if residual is None else residual.permute(CHANNELS_LAST)
+        relu = self._relu and self._ceiling is None
+        y = unplanned.convolution(images, filters, bias, *geometry, residual=added, relu=relu)
+        return y if y is None or self._ceiling is None else y.clamp_(0, self._ceiling)
 
     def _on_cpu(
         self,

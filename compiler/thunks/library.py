@@ -16,7 +16,7 @@ from dlcb.compiler.runtime.calls import Binder
 from dlcb.compiler.runtime.types import TORCH
 from dlcb.compiler.thunks.convolution import ImageConvolution
 from dlcb.compiler.thunks.rounding import cast_evenly
-from dlcb.compiler.thunks.unplanned import UnplannedAttention
+from dlcb.compiler.thunks.unplanned import Multiply, UnplannedAttention, UnplannedProduct
 
 Operands = Sequence[torch.Tensor]
 Row = Callable[[Operands, Mapping[str, Any], torch.Tensor | None], Callable[[], torch.Tensor]]
@@ -43,31 +43,11 @@ def binder(operator: str, attributes: Mapping[str, Any], constant: Sequence[bool
     if operator == "convolution_nhwc":
         weights = constant[1 : len(constant) - bool(attributes.get("residual"))]
         return ImageConvolution(attributes, constant_weights=all(weights), hot=hot)
+    if operator in UNPLANNED_PRODUCTS and not hot:
+        row, multiply = UNPLANNED_PRODUCTS[operator], UnplannedProduct(_product)
+        return lambda operands, out: row(operands, attributes, out, multiply)
     bound = partial(bind, operator, attributes)
     return UnplannedAttention(bound) if operator == "attention" and not hot else bound
-
-
-def _linear(
-    operands: Operands, attributes: Mapping[str, Any], out: torch.Tensor | None
-) -> Callable[[], torch.Tensor]:
-    # addmm into the arena costs what F.linear costs without its allocation. oneDNN's and MKL's packed weights
-    # were within 10 % of it from 128 rows on, and oneDNN's results several times less exact for long sums.
-    x, weight, *bias = operands
-    relu = bool(attributes.get("relu"))
-    if out is None:
-        linear = partial(torch.nn.functional.linear, x, weight, *bias)
-        return (lambda: linear().relu_()) if relu else linear
-    shape = (_count(x.shape[:-1]), x.shape[-1])
-    flat_out = out.view(shape[0], weight.shape[0])
-    rows = viewed(x, shape)
-    transposed = weight.t()
-    if rows is None:
-
-        def gathered() -> torch.Tensor:  # what x holds is known only at each call
-            return _product(x.reshape(shape), transposed, bias, flat_out, relu)()
-
-        return gathered
-    return _product(rows, transposed, bias, flat_out, relu)
 
 
 def _product(
@@ -83,8 +63,37 @@ def _product(
     return (lambda: product().relu_()) if relu else product
 
 
+def _linear(
+    operands: Operands,
+    attributes: Mapping[str, Any],
+    out: torch.Tensor | None,
+    multiply: Multiply = _product,
+) -> Callable[[], torch.Tensor]:
+    # addmm into the arena costs what F.linear costs without its allocation. oneDNN's and MKL's packed weights
+    # were within 10 % of it from 128 rows on, and oneDNN's results several times less exact for long sums.
+    x, weight, *bias = operands
+    relu = bool(attributes.get("relu"))
+    if out is None:
+        linear = partial(torch.nn.functional.linear, x, weight, *bias)
+        return (lambda: linear().relu_()) if relu else linear
+    shape = (_count(x.shape[:-1]), x.shape[-1])
+    flat_out = out.view(shape[0], weight.shape[0])
+    rows = viewed(x, shape)
+    transposed = weight.t()
+    if rows is None:
+
+        def gathered() -> torch.Tensor:  # what x holds is known only at each call
+            return multiply(x.reshape(shape), transposed, bias, flat_out, relu)()
+
+        return gathered
+    return multiply(rows, transposed, bias, flat_out, relu)
+
+
 def _matmul(
-    operands: Operands, attributes: Mapping[str, Any], out: torch.Tensor | None
+    operands: Operands,
+    attributes: Mapping[str, Any],
+    out: torch.Tensor | None,
+    multiply: Multiply = _product,
 ) -> Callable[[], torch.Tensor]:
     a, b = operands
     if out is None:
@@ -92,7 +101,7 @@ def _matmul(
     if a.dtype == b.dtype and b.dim() == 2 and a.dim() >= 2:
         rows = viewed(a, (_count(a.shape[:-1]), a.shape[-1]))
         if rows is not None:
-            return partial(torch.mm, rows, b, out=out.view(rows.shape[0], b.shape[1]))
+            return multiply(rows, b, (), out.view(rows.shape[0], b.shape[1]), False)
     if a.dtype == b.dtype and a.dim() == b.dim() > 2 and a.shape[:-2] == b.shape[:-2]:
         batch = _count(a.shape[:-2])
         left, right = viewed(a, (batch, *a.shape[-2:])), viewed(b, (batch, *b.shape[-2:]))
@@ -166,6 +175,7 @@ ROWS: dict[str, Row] = {
     "cumsum": _cumsum,
     "cast_evenly": _cast_evenly,
 }
+UNPLANNED_PRODUCTS = {"linear": _linear, "matmul": _matmul}  # rows that are told how to multiply
 
 
 def viewed(tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor | None:

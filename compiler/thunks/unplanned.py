@@ -1,6 +1,7 @@
-"""What cuDNN would plan for every new shape, done without a plan: attention by PyTorch's other fused kernels
-(cuDNN's plan takes 60 ms on an H200), convolutions as products over gathered windows (5 ms each). So a shape
-that never comes again costs what it computes; one that comes often gets cuDNN's faster kernels.
+"""What libraries would plan for every new shape, done without a plan: attention by PyTorch's other fused
+kernels (cuDNN's plan takes 60 ms on an H200), convolutions as products over gathered windows (5 ms each),
+products by algorithms that are known already (up to 4 ms). So a shape that never comes again costs what it
+computes; one that comes often gets what the libraries find best for it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,12 @@ from functools import partial
 import torch
 
 from dlcb.compiler.runtime.calls import Binder
+from dlcb.compiler.thunks import products
+
+# rows [m, k], columns [k, n], perhaps a bias [n], memory for the result [m, n], whether relu follows
+Multiply = Callable[
+    [torch.Tensor, torch.Tensor, Sequence[torch.Tensor], torch.Tensor, bool], Callable[[], torch.Tensor]
+]
 
 UNPLANNED_CALLS = 8  # at one shape; one that comes more often is hot
 _MOST_GATHERED = 512 << 20  # bytes of windows
@@ -42,6 +49,37 @@ class UnplannedAttention:
             torch.backends.cuda.enable_cudnn_sdp(allowed)
 
 
+class UnplannedProduct:
+    """One step of a plan: binds as `multiply` does, and has its first calls on a GPU done by an algorithm
+    that is known from other numbers of rows."""
+
+    def __init__(self, multiply: Multiply) -> None:
+        self._multiply = multiply
+        self._left = UNPLANNED_CALLS
+
+    def __call__(
+        self,
+        rows: torch.Tensor,
+        columns: torch.Tensor,
+        bias: Sequence[torch.Tensor],
+        out: torch.Tensor,
+        relu: bool,
+    ) -> Callable[[], torch.Tensor]:
+        planned = self._multiply(rows, columns, bias, out, relu)
+        if not self._left:
+            return planned
+        product = products.prepare(rows, columns, out, bias=bias[0] if bias else None, relu=relu)
+        return planned if product is None else partial(self._without_a_plan, product, planned, out)
+
+    def _without_a_plan(
+        self, product: products.Product, planned: Callable[[], torch.Tensor], out: torch.Tensor
+    ) -> torch.Tensor:
+        if not self._left:
+            return planned()
+        self._left -= 1
+        return out if product.run() else planned()
+
+
 def convolution(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -49,9 +87,13 @@ def convolution(
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
+    *,
+    residual: torch.Tensor | None = None,
+    relu: bool = False,
 ) -> torch.Tensor | None:
-    """x [n, h, w, c] with weight [o, kh, kw, c] -> [n, oh, ow, o] as one product over all windows; None where
-    these would take too much memory, or the product too long."""
+    """x [n, h, w, c] with weight [o, kh, kw, c] -> [n, oh, ow, o] as one product over all windows, to which a
+    residual of the result's shape may be added; None where the windows would take too much memory, or the
+    product too long."""
     count, *image, channels = x.shape
     features, *window, _ = weight.shape
     rows, columns = (
@@ -71,5 +113,16 @@ def convolution(
         (by_count, stride[0] * down, stride[1] * right, dilation[0] * down, dilation[1] * right, along),
     ).reshape(count * rows * columns, inner)
     matrix = weight.reshape(features, inner).t()
-    y = torch.mm(windows, matrix) if bias is None else torch.addmm(bias, windows, matrix)
-    return y.view(count, rows, columns, features)
+    y = x.new_empty(count, rows, columns, features)
+    flat = y.view(len(windows), features)
+    added = None if residual is None else residual.reshape(flat.shape)
+    product = products.prepare(windows, matrix, flat, bias=bias, added=added, relu=relu)
+    if product is not None and product.run():
+        return y
+    if bias is None:
+        torch.mm(windows, matrix, out=flat)
+    else:
+        torch.addmm(bias, windows, matrix, out=flat)
+    if added is not None:
+        flat.add_(added)
+    return y.relu_() if relu else y

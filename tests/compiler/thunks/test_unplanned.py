@@ -55,6 +55,8 @@ PAIRS = st.tuples(st.integers(1, 3), st.integers(1, 3))
     padding=st.tuples(st.integers(0, 2), st.integers(0, 2)),
     dilation=PAIRS,
     biased=st.booleans(),
+    added=st.booleans(),
+    relu=st.booleans(),
 )
 def test_a_product_over_windows_is_a_convolution(
     count: int,
@@ -65,6 +67,8 @@ def test_a_product_over_windows_is_a_convolution(
     padding: tuple[int, int],
     dilation: tuple[int, int],
     biased: bool,
+    added: bool,
+    relu: bool,
 ) -> None:
     height, width = (d * (k - 1) + 1 + e for d, k, e in zip(dilation, window, extra, strict=True))
     x = torch.randn(count, height, width, channels, dtype=torch.float64)
@@ -74,8 +78,12 @@ def test_a_product_over_windows_is_a_convolution(
     wanted = torch.nn.functional.conv2d(
         x.permute(first), weight.permute(first), bias, stride, padding, dilation
     ).permute(0, 2, 3, 1)
-    found = unplanned.convolution(x, weight, bias, stride, padding, dilation)
+    residual = torch.randn(wanted.shape, dtype=torch.float64) if added else None
+    if residual is not None:
+        wanted = wanted + residual
+    found = unplanned.convolution(x, weight, bias, stride, padding, dilation, residual=residual, relu=relu)
     assert found is not None
+    wanted = wanted.relu() if relu else wanted
     torch.testing.assert_close(found, wanted)
 
 
