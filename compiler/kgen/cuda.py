@@ -50,7 +50,6 @@ class Cuda(Lowering):
             if e.scalar.op == "cast" and e.scalar.args[0].op == "div"
         }
         self._before: dict[Expr, str] = {}  # of rows that start within an access
-        self._ends: dict[Expr, str] = {}
         self._within = False  # is what lies beyond the row left out access by access?
 
     def run(self) -> list[str]:
@@ -174,10 +173,10 @@ class Cuda(Lowering):
         parts = self.nest.parts
         if parts is None or loops[0] is not parts.place:
             return self._size(product(extents))
-        end = self.compute([parts.end], home)[0]
+        end = self._end(loops[0], home)
         if len(loops) == 1:
-            return f"{inside(end, 13)} / {width}" if width > 1 else inside(end, 11)
-        return f"{inside(end, 13)} * {self._size(product(extents[1:]))}"
+            return f"{end} / {width}" if width > 1 else end
+        return f"{end} * {self._size(product(extents[1:]))}"
 
     def _over_peeled(
         self, loops: Sequence[Expr], scope: Scope, home: Scope, first: str, step: str, unrolled: str
@@ -207,15 +206,17 @@ class Cuda(Lowering):
         return self._before[start]
 
     def _end(self, loop: Expr, home: Scope) -> str:
-        """The size of a loop over a row, or over a part of one."""
+        """The size of a loop; of one over a part of its elements, how many the part has."""
         parts = self.nest.parts
         if parts is None or loop is not parts.place:
             return self._size(loop.args[0])
-        if loop not in self._ends:
-            self._ends[loop] = self.fresh("end")
-            end = self.compute([parts.end], home)[0]
-            home.lines.append(f"const {self._index_type} {self._ends[loop]} = {end[0]};")
-        return self._ends[loop]
+        around = self._home(parts.end, home)
+        end = self.compute([parts.end], around)[0][0]
+        if end.isidentifier():
+            return end
+        around.names[parts.end] = name, _ = self.fresh("end"), ATOM
+        around.lines.append(f"const {self._index_type} {name} = {end};")
+        return name
 
     def _take_turns(self, count: str, counter: str, first: str, scope: Scope, home: Scope) -> None:
         """The loop over a row as a fixed number of turns, whose values stay in registers. Without a count
@@ -443,9 +444,10 @@ class Cuda(Lowering):
             name, kind, extent = identifier(loops[place].value), self._index_type, loops[place].args[0]
             steps = steps * extent.value if extent.is_const and steps else 0
             steps = steps if steps <= _UNDER_WAY else 0
-            head = f"for ({kind} {name} = 0; {name} < {self._size(extent)}; ++{name})"
+            around = scopes[place - 1] if place else home
+            head = f"for ({kind} {name} = 0; {name} < {self._end(loops[place], around)}; ++{name})"
             pragma = ["#pragma unroll"] if steps and self.variant.index_bits == 32 else []
-            (scopes[place - 1] if place else home).add([*pragma, head], scopes[place])
+            around.add([*pragma, head], scopes[place])
 
     def _fold_alone(self, folds: Sequence[Expr], accumulators: Sequence[str], home: Scope) -> None:
         loops = folds[0].args[1:]

@@ -1,6 +1,7 @@
 """Runs CUDA kernels on the CPU: the text is compiled by g++ behind a header in which every thread of a block
-is a fiber, so that barriers and shuffles do what a GPU does. What a kernel computes is checked without a GPU;
-its speed and its races are not: a block's threads run one after the other, each up to the next barrier."""
+is a fiber, so that barriers and shuffles do what a GPU does. What a kernel computes and what memory it
+touches is checked without a GPU; its speed and its races are not: a block's threads run one after the other,
+each up to the next barrier."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from kernel_runs import CppRun, Unit, chosen, number, parameters
+from buffer_bounds import CHECKS, OPTIONS, held_to_buffers
+from kernel_runs import CppRun, Unit, number, parameters
 
 from dlcb.compiler.host.interpreter import ConcreteLaunch
 from dlcb.compiler.kgen import Kernel
@@ -47,6 +49,7 @@ constexpr int MOST = 1024, STACK = 128 << 10;
 static ucontext_t contexts[MOST];
 static jmp_buf main_place, places[MOST];
 static char* stacks[MOST];
+static bool started[MOST], abandoned = false;
 static State states[MOST];
 static int current = 0, count = 0;
 static void (*body)(void* const*) = nullptr;
@@ -59,10 +62,15 @@ static void wait(State state) {
 static void enter() {
     for (;; wait(DONE)) body(arguments);
 }
+static void abandon() {  // the whole launch, from within a thread of it
+    abandoned = true;
+    wait(DONE);
+}
 static void resume(int fiber) {
     if (_setjmp(main_place)) return;
-    if (stacks[fiber]) _longjmp(places[fiber], 1);
-    stacks[fiber] = static_cast<char*>(std::malloc(STACK));
+    if (started[fiber]) _longjmp(places[fiber], 1);
+    started[fiber] = true;
+    if (!stacks[fiber]) stacks[fiber] = static_cast<char*>(std::malloc(STACK));
     getcontext(&contexts[fiber]);
     contexts[fiber].uc_stack.ss_sp = stacks[fiber];
     contexts[fiber].uc_stack.ss_size = STACK;
@@ -71,6 +79,8 @@ static void resume(int fiber) {
 }
 }  // namespace fibers
 static fibers::Place threadIdx, blockIdx, blockDim, gridDim;
+#define GPU_THREAD (blockIdx.x * (long long)blockDim.x + threadIdx.x)
+#define STOP fibers::abandon()
 
 namespace fibers {
 // Threads that a barrier holds go on once all of their block, or warp, have come to it or ended.
@@ -91,6 +101,7 @@ static void run_block() {
             if (states[current] != READY) continue;
             threadIdx.x = current;
             resume(current);
+            if (abandoned) return;
             more = true;
         }
         for (int warp = 0; warp < count; warp += 32) more |= release(warp, warp + 32, AT_WARP);
@@ -106,7 +117,9 @@ extern "C" void run_kernel(
 ) {
     fibers::body = body, fibers::arguments = arguments, fibers::count = threads;
     gridDim.x = grid, blockDim.x = threads;
-    for (blockIdx.x = 0; blockIdx.x < grid; ++blockIdx.x) fibers::run_block();
+    for (blockIdx.x = 0; blockIdx.x < grid && !fibers::abandoned; ++blockIdx.x) fibers::run_block();
+    if (fibers::abandoned) std::memset(fibers::started, 0, sizeof fibers::started);
+    fibers::abandoned = false;
 }
 static void __syncthreads() { fibers::wait(fibers::AT_BLOCK); }
 static void __syncwarp() { fibers::wait(fibers::AT_WARP); }
@@ -161,8 +174,8 @@ def emulated(unit: Unit) -> ctypes.CDLL:
 def library(text: str, kernels: Iterable[Kernel]) -> ctypes.CDLL:
     """`text`, in which `kernels` stand, as a library for the CPU."""
     own = re.sub(r"#include <cuda_\w+.h>", "", text)
-    text = "\n".join([_HEADER, own, *map(_entry, {k.name: k for k in kernels}.values())])
-    options = ["-x", "c++", "-std=c++20", "-w", "-O1", "-ffp-contract=fast", "-fno-strict-aliasing"]
+    text = "\n".join([_HEADER, CHECKS, own, *map(_entry, {k.name: k for k in kernels}.values())])
+    options = ["-x", "c++", "-std=c++20", "-w", "-O1", "-ffp-contract=fast", "-fno-strict-aliasing", *OPTIONS]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "unit.so"
         command = ["g++", *options, "-shared", "-fPIC", "-", "-o", str(path)]
@@ -187,22 +200,15 @@ def _entry(kernel: Kernel) -> str:
 
 @dataclass(eq=False)
 class EmulatedRun(CppRun):
-    """On emulated threads, by the variant number `choice` of each kernel, or the next one whose guards hold.
-    What no kernel writes stays a pattern of bytes that results do not have."""
-
-    choice: int = 0
+    """On emulated threads, held to the buffers of each launch. What no kernel writes stays a pattern of bytes
+    that results do not have."""
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-        array = np.empty(shape, dtype)
+        array = super().empty(shape, dtype)
         array.reshape(-1).view(np.uint8)[:] = 0xA5
         return array
 
-    def launch(
-        self, kernels: Sequence[Kernel], memory: Mapping[str, np.ndarray], sizes: Mapping[str, int]
-    ) -> None:
-        kernel = chosen(kernels, self.choice, sizes, memory)
-        if number(kernel.domain, sizes) == 0:
-            return
+    def launch(self, kernel: Kernel, memory: Mapping[str, np.ndarray], sizes: Mapping[str, int]) -> None:
         buffers = [memory[b.value_name].ctypes.data for b in kernel.buffers]
         status = self.unit.cases[self.label].status
         numbers = [n for _, n in parameters(kernel, sizes)]
@@ -210,7 +216,8 @@ class EmulatedRun(CppRun):
         arguments = (ctypes.c_void_p * len(cells))(*(ctypes.addressof(cell) for cell in cells))
         library = emulated(self.unit)
         entry = ctypes.cast(getattr(library, f"enter_{kernel.name}"), ctypes.c_void_p)
-        library.run_kernel(entry, arguments, number(kernel.grid[0], sizes), kernel.block[0])
+        with held_to_buffers(library, kernel, memory):
+            library.run_kernel(entry, arguments, number(kernel.grid[0], sizes), kernel.block[0])
 
 
 class EmulatedDevice(CpuDevice):

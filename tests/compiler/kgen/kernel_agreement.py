@@ -14,9 +14,9 @@ from dlcb.compiler.options import Target
 SEED = int(os.environ.get("SEED", "0")) or int.from_bytes(os.urandom(4), "little")
 
 
-def cpp_unit() -> Unit:
+def cpp_unit(held: bool) -> Unit:
     target = Target.cpp()
-    return Unit({name: Case(row.graph(name), target) for name, row in ROWS.items()}, target)
+    return Unit({name: Case(row.graph(name), target) for name, row in ROWS.items()}, target, held)
 
 
 def cuda_unit() -> Unit:

@@ -10,14 +10,17 @@ import ctypes
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from buffer_bounds import CHECKS, OPTIONS, held_to_buffers, with_room
 
 from dlcb.compiler.build import toolchain
+from dlcb.compiler.build.toolchain import CppToolchain
 from dlcb.compiler.dtype import DType
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import evaluate
@@ -69,12 +72,22 @@ class Case:
         return [generate(group, plan.layouts, plan.graph.system, self.target) for group in plan.groups]
 
 
+@dataclass(frozen=True)
+class HeldToolchain(CppToolchain):
+    """Its kernels are held to their buffers."""
+
+    @cached_property
+    def options(self) -> tuple[str, ...]:
+        return (*super().options, *OPTIONS)
+
+
 @dataclass(eq=False)
 class Unit:
-    """The compiled kernels of several cases."""
+    """The compiled kernels of several cases; `held` to their buffers, of C++ alone (buffer_bounds)."""
 
     cases: Mapping[str, Case]
     target: Target
+    held: bool = False
 
     @cached_property
     def text(self) -> str:
@@ -84,9 +97,11 @@ class Unit:
 
     @cached_property
     def binary(self) -> bytes:
-        return toolchain(self.target, CompileOptions(target=self.target, optimisation="-O1")).compile(
-            self.text
-        )
+        compiler = toolchain(self.target, CompileOptions(target=self.target, optimisation="-O1"))
+        if not self.held:
+            return compiler.compile(self.text)
+        assert isinstance(compiler, CppToolchain)
+        return HeldToolchain(compiler.compiler, "-O1").compile(CHECKS + self.text)
 
     @cached_property
     def library(self) -> Any:
@@ -103,6 +118,9 @@ class Run(ABC):
     unit: Unit
     label: str
     shift: int = field(default=0, kw_only=True)  # elements by which inputs lie off an aligned address
+    # a kernel is the variant of this number, or the next one whose guards hold
+    choice: int = field(default=0, kw_only=True)
+    before: int = field(default=0, kw_only=True)  # the same of kernels that are launched first
 
     def off_alignment(self, array: np.ndarray) -> Any:
         padded = np.concatenate([np.zeros(self.shift, array.dtype), array.reshape(-1)])
@@ -121,8 +139,8 @@ class Run(ABC):
         """A result as a NumPy array."""
 
     @abstractmethod
-    def launch(self, kernels: Sequence[Kernel], memory: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
-        """Run one of the variants; `memory` holds the base buffer of each value it names."""
+    def launch(self, kernel: Kernel, memory: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+        """Run a kernel; `memory` holds the base buffer of each value it names."""
 
     def __call__(self, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         case = self.unit.cases[self.label]
@@ -142,9 +160,10 @@ class Run(ABC):
                 made = next(kernels)
                 for space in made.workspaces:
                     by_name[space.name] = self.empty((number(space.elements, sizes),), storage(space.dtype))
-                if made.before:
-                    self.launch(made.before, by_name, sizes)
-                self.launch(made.variants, by_name, sizes)
+                for variants, number_of in ((made.before, self.before), (made.variants, self.choice)):
+                    kernel = chosen(variants, number_of, sizes, by_name) if variants else None
+                    if kernel is not None and number(kernel.domain, sizes) > 0:
+                        self.launch(kernel, by_name, sizes)
         return [self.result(value, memory, plan, sizes) for value in plan.graph.outputs]
 
     def result(
@@ -166,39 +185,35 @@ class CppRun(Run):
     threads: int = 1
 
     def place(self, array: np.ndarray) -> np.ndarray:
-        return array
+        placed = with_room(array.shape, array.dtype)
+        placed[...] = array
+        return placed
 
     def empty(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-        return np.empty(shape, dtype)
+        return with_room(shape, dtype)
 
     def fetch(self, array: np.ndarray) -> np.ndarray:
         return array
 
-    def launch(
-        self, kernels: Sequence[Kernel], memory: Mapping[str, np.ndarray], sizes: Mapping[str, int]
-    ) -> None:
-        (kernel,) = kernels
-        if number(kernel.domain, sizes) == 0:
-            return
+    def launch(self, kernel: Kernel, memory: Mapping[str, np.ndarray], sizes: Mapping[str, int]) -> None:
         status = self.unit.cases[self.label].status
         buffers = (ctypes.c_void_p * len(kernel.buffers))(
             *(memory[b.value_name].ctypes.data for b in kernel.buffers)
         )
         numbers = [n for _, n in parameters(kernel, sizes)]
-        function = getattr(self.unit.library, kernel.name)
-        function(
-            buffers,
-            (ctypes.c_int64 * len(numbers))(*numbers),
-            ctypes.c_void_p(status.ctypes.data),
-            ctypes.c_int64(self.threads),
-        )
+        library = self.unit.library
+        with held_to_buffers(library, kernel, memory) if self.unit.held else nullcontext():
+            getattr(library, kernel.name)(
+                buffers,
+                (ctypes.c_int64 * len(numbers))(*numbers),
+                ctypes.c_void_p(status.ctypes.data),
+                ctypes.c_int64(self.threads),
+            )
 
 
 @dataclass(eq=False)
 class CudaRun(Run):
-    """On a GPU, by the variant number `choice` of each kernel, or the next one whose guards hold."""
-
-    choice: int = 0
+    """On a GPU."""
 
     def place(self, array: np.ndarray) -> Any:
         return self.cupy.asarray(array)
@@ -215,10 +230,7 @@ class CudaRun(Run):
 
         return cupy
 
-    def launch(self, kernels: Sequence[Kernel], memory: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
-        kernel = chosen(kernels, self.choice, sizes, memory)
-        if number(kernel.domain, sizes) == 0:
-            return
+    def launch(self, kernel: Kernel, memory: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
         arguments: list[Any] = [memory[b.value_name] for b in kernel.buffers]
         kinds = {"int32": np.uint32, "int64": np.uint64, "magic": np.uint32, "magic64": np.uint64}
         # as their bits: two's complement, whatever the sign

@@ -11,9 +11,9 @@ from dlcb.compiler.ir.reference import evaluate
 from dlcb.compiler.options import Target
 
 
-@pytest.fixture(scope="module")
-def unit() -> Unit:
-    return cpp_unit()
+@pytest.fixture(scope="module", params=[False, True], ids=["shipped", "held"])
+def unit(request: pytest.FixtureRequest) -> Unit:
+    return cpp_unit(request.param)
 
 
 @pytest.mark.parametrize("name", ROWS)

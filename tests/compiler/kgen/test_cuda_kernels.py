@@ -18,11 +18,14 @@ def unit() -> Unit:
 @pytest.mark.parametrize("run", [EmulatedRun, pytest.param(CudaRun, marks=pytest.mark.device)])
 @pytest.mark.parametrize("name", ROWS)
 def test_cuda_agrees_with_the_oracle(name: str, run: type[EmulatedRun] | type[CudaRun], unit: Unit) -> None:
-    """Each variant whose guards hold is run, not the best one alone, and one off every alignment."""
+    """Each variant whose guards hold is run, not the best one alone, each of those that are launched before
+    the best one, and one off every alignment."""
     case, row = unit.cases[name], ROWS[name]
+    choices = [{"choice": k} for k in range(max(len(made.variants) for made in case.kernels))]
+    choices += [{"before": k} for k in range(1, max(len(made.before) for made in case.kernels))]
     for sizes in row.sizes:
         arrays = drawn(row, case.graph, sizes)
         want = evaluate(case.graph, arrays)
-        for choice in range(max(len(made) for k in case.kernels for made in (k.variants, k.before))):
-            agree(row, run(unit, name, choice=choice)(arrays), want, sizes)
+        for choice in choices:
+            agree(row, run(unit, name, **choice)(arrays), want, sizes)
         agree(row, run(unit, name, shift=1)(arrays), want, sizes)

@@ -3,6 +3,7 @@ them."""
 
 import numpy as np
 import pytest
+from cuda_on_cpu import EmulatedRun
 from kernel_rows import Program
 from kernel_runs import Case, CppRun, CudaRun, Run, Unit
 
@@ -31,15 +32,11 @@ def value_does_not_matter() -> Graph:
     return p.builder.build(p.isnan(x), p.isinf(x), p.mul(x, p.number(0, INT64)), p.sub(x, x), p.eq(x, x))
 
 
-def run_on(target: Target) -> tuple[Unit, type[Run]]:
-    graphs = (lookup(), gathered(), value_does_not_matter())
-    cases = {graph.name: Case(graph, target) for graph in graphs}
-    return Unit(cases, target), CppRun if target.kind == "cpp" else CudaRun
-
-
-@pytest.fixture(scope="module", params=["cpp", pytest.param("cuda", marks=pytest.mark.device)])
+@pytest.fixture(scope="module", params=[CppRun, EmulatedRun, pytest.param(CudaRun, marks=pytest.mark.device)])
 def compiled(request: pytest.FixtureRequest) -> tuple[Unit, type[Run]]:
-    return run_on(Target.cpp() if request.param == "cpp" else Target.cuda())
+    target = Target.cpp() if request.param is CppRun else Target.cuda()
+    cases = {graph.name: Case(graph, target) for graph in (lookup(), gathered(), value_does_not_matter())}
+    return Unit(cases, target, held=request.param is CppRun), request.param
 
 
 @pytest.mark.parametrize("bad", [TABLE, -1, 2**40, -(2**63), 2**63 - 1])
