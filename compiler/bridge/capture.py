@@ -21,10 +21,11 @@ from torch.export import ExportedProgram
 
 from dlcb.compiler.bridge.indexing import ExplicitSlices
 from dlcb.compiler.bridge.record import Trace, Unrecordable, record
+from dlcb.compiler.bridge.unchanged import unchanged
 from dlcb.compiler.errors import CaptureError, CompilerError
 from dlcb.compiler.source import ModelSource
 
-_TORCH = str(Path(torch.__file__).parent)
+_TORCH = f"{Path(torch.__file__).parent}/"
 _LOUD = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 
 
@@ -62,7 +63,8 @@ def trace(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
     arguments, keywords = bound(module, inputs)
     with user_code(f"forward at {_sizes(inputs)}"), torch.no_grad(), ExplicitSlices():
         try:
-            recorded = record(module, arguments, keywords, tuple(inputs))
+            with unchanged(module):
+                recorded = record(module, arguments, keywords, tuple(inputs))
             if not any(_changes_in_place(node) for node in recorded.nodes):
                 return recorded
         except (Unrecordable, AttributeError, NotImplementedError):
@@ -74,7 +76,8 @@ def export(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> ExportedPro
     """The same as torch.export's program, in functional form."""
     arguments, keywords = bound(module, inputs)
     quiet = contextlib.redirect_stderr(io.StringIO())  # where torch.export prints the graph of a failure
-    with user_code(f"forward at {_sizes(inputs)}"), torch.no_grad(), ExplicitSlices(), quiet:
+    tracing = user_code(f"forward at {_sizes(inputs)}")
+    with tracing, unchanged(module), torch.no_grad(), ExplicitSlices(), quiet:
         program = torch.export.export(module, arguments, keywords, strict=False)
     return _functional(program)
 

@@ -1,6 +1,6 @@
 """What no static trace shows: one forward under symbolic fake tensors records every condition over sizes
 that the user's own code decided, with its line, and the expressions behind the numbers in its calls. Nothing
-is computed, and a time limit bounds it."""
+is computed, and a time limit bounds it. What leaves no condition behind is said."""
 
 from __future__ import annotations
 
@@ -18,20 +18,27 @@ from torch import nn
 from torch._dispatch.python import enable_python_dispatcher
 from torch._export.utils import _compiling_state_context
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, SLoc, StatelessSymbolicContext
 
+from dlcb.compiler.bridge import python_sizes
 from dlcb.compiler.bridge.capture import bound, short, user_code
 from dlcb.compiler.bridge.fake_calls import FakeCalls
 from dlcb.compiler.bridge.indexing import ExplicitSlices
 from dlcb.compiler.bridge.record import user_place
 from dlcb.compiler.bridge.seen import Numbers, Seen, numbers
 from dlcb.compiler.bridge.symbolic import Untranslatable, condition, number
+from dlcb.compiler.bridge.unchanged import unchanged
 from dlcb.compiler.errors import CaptureError
 from dlcb.compiler.expr.dag import Expr
 
-_TORCH = str(Path(torch.__file__).parent)
-# where Python asks a symbolic size for a value
+_TORCH = f"{Path(torch.__file__).parent}/"
+_HERE = f"{Path(__file__).parent}/"
+# where Python, or C, asks a symbolic size for a value
 _CONVERSIONS = {"__bool__", "__int__", "__index__", "__float__", "__hash__"}
+_TAKEN = {"guard_int", "guard_float"}
+# what they are given becomes data, whose values may decide more
+_MAKE_DATA = (torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor)
+_UNHASHED = "/einops/"  # goes the same way with sizes that have no hash, as symbolic ones do in PyTorch
 _SYMBOLIC = ("symbolic_shapes.py", "sym_node.py", "recording.py", "torch/__init__.py")
 
 
@@ -53,6 +60,9 @@ class Branches:
     seen: Seen = field(default_factory=Seen, compare=False)
 
 
+_TOO_LONG = "the symbolic forward took more"
+
+
 class _OutOfTime(Exception):
     pass
 
@@ -65,10 +75,27 @@ class _Recorder(ShapeEnv):
         self.deadline = deadline
         self.asked: list[tuple[Any, Any, str]] = []
         self.hints: dict[Any, sympy.Integer] = {}  # the sample's sizes
+        self.unfollowed: list[str] = []  # what left no condition behind
+
+    def value(self, number: Any) -> Any:
+        """What a symbolic number is at the sample's sizes."""
+        found = number.node.expr.xreplace(self.hints)
+        return int(found) if found.is_Integer else float(found) if found.is_number else found
+
+    def tell(self, frame: FrameType, what: str) -> bool:
+        """Note that the code of this frame asked for `what`, if it is the user's."""
+        place = "" if _UNHASHED in frame.f_code.co_filename else _line(frame)
+        if place:
+            self.unfollowed.append(f"{what} at {place}")
+        return bool(place)
+
+    def hurry(self) -> None:
+        if time.thread_time() > self.deadline:
+            self.unfollowed.append(_TOO_LONG)  # the user's code may go on
+            raise _OutOfTime
 
     def evaluate_expr(self, expression: Any, *arguments: Any, **keywords: Any) -> Any:  # type: ignore[override]
-        if time.thread_time() > self.deadline:
-            raise _OutOfTime
+        self.hurry()
         # The path that is followed takes the sample's sizes for granted; PyTorch's own solver is what makes
         # symbolic traces slow.
         answer = expression.xreplace(self.hints) if isinstance(expression, sympy.Basic) else expression
@@ -80,28 +107,45 @@ class _Recorder(ShapeEnv):
                 self.asked.append((expression, answer, place))
         return answer
 
+    def _get_stack_summary(self, *_: Any, **__: Any) -> tuple[SLoc, str]:
+        """Whom PyTorch would name in a message: it loads its compilers to tell its own files from others."""
+        return SLoc(None, None), ""
+
 
 def _asker(frame: FrameType | None) -> str:
     """ "file:line" of the user's code, where that asked a symbolic size for a Python value; empty for
     PyTorch's own questions."""
-    converted = False
+    asked: set[str] = set()
     while frame is not None and frame.f_code.co_filename.endswith(_SYMBOLIC):
-        converted = converted or frame.f_code.co_name in _CONVERSIONS
+        asked.add(frame.f_code.co_name)
         frame = frame.f_back
-    if frame is None or not converted or frame.f_code.co_filename.startswith(_TORCH):
+    if frame is None:
+        return ""
+    converted = not asked.isdisjoint(_CONVERSIONS)
+    if frame.f_code is ExplicitSlices.__torch_function__.__code__:  # a call with the size as an argument
+        if not converted and frame.f_locals["func"] not in _MAKE_DATA:
+            return ""
+        frame = frame.f_back
+    return _line(frame) if converted or not asked.isdisjoint(_TAKEN) else ""
+
+
+def _line(frame: FrameType | None) -> str:
+    """ "file:line" of the user's code; empty for PyTorch's own and ours."""
+    if frame is None or frame.f_code.co_filename.startswith((_TORCH, _HERE)):
         return ""
     return f"{short(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-class _Deadline(FakeCalls):
-    def __init__(self, mode: FakeTensorMode, deadline: float) -> None:
+class _Calls(FakeCalls):
+    """Notes each call that has a size among its arguments."""
+
+    def __init__(self, mode: FakeTensorMode, recorder: _Recorder) -> None:
         super().__init__(mode, symbolic=True)
-        self.deadline = deadline
-        self.calls: list[tuple[str, tuple[str, int] | None, Numbers]] = []  # those with a size among them
+        self.recorder = recorder
+        self.calls: list[tuple[str, tuple[str, int] | None, Numbers]] = []
 
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        if time.thread_time() > self.deadline:
-            raise _OutOfTime
+        self.recorder.hurry()
         given = numbers(args, kwargs)
         if given:
             self.calls.append((str(func), user_place(sys._getframe(1)), given))
@@ -124,26 +168,33 @@ def collect(
     calls: list[tuple[str, tuple[str, int] | None, Numbers]] = []
     complete = False
     try:
-        with user_code("the symbolic forward"), torch.no_grad():
+        with user_code("the symbolic forward"), unchanged(module), torch.no_grad():
             mode = FakeTensorMode(shape_env=recorder, allow_non_fake_inputs=True)
+            mode.cache_enabled = False  # `FakeCalls` keeps what comes again; PyTorch's costs more than a call
             fakes = {
                 name: _symbolic(mode, name, tensor, dims[name], symbols, recorder.hints)
                 for name, tensor in inputs.items()
             }
             arguments, keywords = bound(module, fakes)
-            forward = _Deadline(mode, recorder.deadline)
+            forward = _Calls(mode, recorder)
             calls = forward.calls
             # as traces are recorded: some code takes another way under a compiler
-            with _compiling_state_context(), mode, enable_python_dispatcher(), ExplicitSlices(), forward:
+            asking = python_sizes.answered(recorder.value, recorder.tell)
+            with (
+                asking,
+                _compiling_state_context(),
+                mode,
+                enable_python_dispatcher(),
+                ExplicitSlices(),
+                forward,
+            ):
                 module(*arguments, **keywords)
-            complete = True
+            complete = not recorder.unfollowed
     except CaptureError as error:
-        out_of_time = isinstance(error.__cause__, _OutOfTime)
-        missing = (
-            f"the symbolic forward took more than {seconds:g} s of processor time"
-            if out_of_time
-            else error.message
-        )
+        missing = error.message
+    missing = next(iter(recorder.unfollowed), missing)
+    if missing == _TOO_LONG:
+        missing = f"{_TOO_LONG} than {seconds:g} s of processor time"
     found: dict[Expr, Branch] = {}
     for expression, answer, place in recorder.asked:
         try:

@@ -31,7 +31,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from dlcb.compiler.bridge.fake_calls import FakeCalls, Unrecordable
 from dlcb.compiler.bridge.weights import Parameters
 
-_TORCH = str(Path(torch.__file__).parent)
+_TORCH = f"{Path(torch.__file__).parent}/"  # of its neighbours, torchvision is another
 _HERE = str(Path(__file__).parent)
 _UNFOLLOWED = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -311,6 +312,69 @@ def convolution_net() -> nn.Module:
 def heads(x):
     b, s, _ = x.shape
     return torch.softmax(x.reshape(b, s, 4, 8).transpose(1, 2), dim=-1).flip(2) * 0.5
+
+
+# ---- sizes as keys, text and numbers of Python's own
+
+
+@_module
+def key_of_a_dictionary(x):
+    return x * {13: 2.0}.get(x.shape[0], 1.0)
+
+
+@_module
+def member_of_a_set(x):
+    return x * 2 if x.shape[0] in {7, 129} else x
+
+
+@_module
+def its_digits(x):
+    return x * 2 if f"{x.shape[0]}".endswith("7") else x
+
+
+@_module
+def its_hash(x):
+    return x * 2 if hash(x.shape[0]) % 50 == 3 else x
+
+
+@_module
+def place_in_a_list(x):
+    return x * ([1.0] * 20 + [2.0] * 200)[x.shape[0]]
+
+
+@_module
+def caught(x):
+    try:
+        return x * {13: 2.0}[x.shape[0]]
+    except (KeyError, TypeError):
+        return x
+
+
+@functools.lru_cache
+def _factor(n: int) -> float:
+    return 2.0 if n == 13 else 1.0
+
+
+@_module
+def remembered(x):
+    return x * _factor(x.shape[0])
+
+
+class Tables(nn.Module):
+    """A table for every length, made when that is first met."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known: dict[int, torch.Tensor] = {}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] not in self.known:
+            self.known[x.shape[0]] = torch.arange(x.shape[0], dtype=torch.float32)[:, None]
+        return x + self.known[x.shape[0]]
+
+
+def tables() -> nn.Module:
+    return Tables()
 
 
 # ---- graphs that change with the sizes

@@ -1,0 +1,47 @@
+"""Sizes that Python uses as keys, text or numbers: no trace and no symbolic forward shows what follows from
+them. Every answer is right at every size, and what can be compiled is, once it was seen to be right."""
+
+import pytest
+import torch
+from case_running import compiled, random
+
+SIZES = (1, 2, 3, 7, 13, 17, 20, 53, 129)
+
+
+@pytest.mark.parametrize(
+    ("factory", "other"),  # sizes at which the program is another
+    [
+        ("key_of_a_dictionary", {13}),
+        ("member_of_a_set", {7, 129}),
+        ("its_digits", {7, 17}),
+        ("its_hash", {3, 53}),
+        ("caught", {13}),
+        ("remembered", {13}),
+        ("tables", set()),
+    ],
+)
+def test_sizes_are_confirmed_one_by_one(store, factory, other):
+    case = compiled(store, factory, {"x": ("n", 4)})
+    assert case.report.unproven and "case_models.py" in case.report.unproven
+    assert "confirmed shape by shape" in case.report.dims[0].certainty
+    assert case.signature.batch is None
+    case.model.run({"x": torch.zeros(13, 4).numpy()})  # zeros would hide a factor
+    tiers = {}
+    for _ in range(2):
+        for n in SIZES:
+            x = random(n, 4)
+            outcome = case.model.run({"x": x.numpy()})
+            (expected,) = case.reference.eager([x])
+            assert torch.equal(torch.from_numpy(outcome.outputs["out0"]), expected)
+            tiers[n] = outcome.tier
+    served = case.model.counters
+    assert {n for n in SIZES if tiers[n] == "eager"} == other
+    assert served.refuted == len(other) and not served.quarantined
+    assert served.confirmed == len(SIZES) - len(other)
+
+
+def test_a_place_in_a_list_is_a_size_of_its_own(store):
+    case = compiled(store, "place_in_a_list", {"x": ("n", 4)})
+    for n in (5, 19, 20, 40):
+        x = random(n, 4)
+        assert torch.equal(case.model.call(x)[0], case.reference.eager([x])[0])
