@@ -5,7 +5,7 @@ that was not used before, 3 to 4 ms of loading; a known algorithm takes up to 20
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from threading import Lock
 from typing import Generic, TypeVar
 
@@ -120,44 +120,43 @@ def prepare(
         return None
     if device.index != torch.cuda.current_device() or (bias is not None and not bias.is_contiguous()):
         return None
-    by_columns = _step(second) is None
-    steps = [
-        _step(first),
-        _step(second.t() if by_columns else second),
-        _step(result if added is None else added),
-        _step(result),
-    ]
-    if None in steps:
+    (inner, columns), (down, along) = second.shape, second.stride()
+    over_second = _step((inner, columns), (down, along))
+    by_columns = over_second is None
+    if by_columns:
+        over_second = _step((columns, inner), (along, down))
+    over_first, over_result = _step(first.shape, first.stride()), _step(result.shape, result.stride())
+    over_added = over_result if added is None else _step(added.shape, added.stride())
+    if over_first is None or over_second is None or over_added is None or over_result is None:
         return None
     address = 0
     for tensor in given:
         address |= tensor.data_ptr()
-    rows, inner = first.shape
     form = Form(
         device.index,
         first.dtype,
         first.dtype == torch.float32 and _rounds_to_tf32(),
         inner,
-        second.shape[1],
+        columns,
         by_columns,
-        tuple(steps),  # type: ignore[arg-type]  # none is None
+        (over_first, over_second, over_added, over_result),
         bias is not None,
         added is not None,
         relu,
         min(address & -address, _MOST_ALIGNMENT),
     )
     try:
-        matrices = Matrices(form, rows, first, second, result, bias, added)
+        matrices = Matrices(form, len(first), first, second, result, bias, added)
     except UnsupportedOperator:
         return None
-    served = _algorithms.serve(form, rows, matrices.find, matrices.workspace)
+    served = _algorithms.serve(form, len(first), matrices.find, matrices.workspace)
     return None if served is None else Product(form, matrices, *served)
 
 
-def _step(matrix: torch.Tensor) -> int | None:
+def _step(shape: Sequence[int], strides: Sequence[int]) -> int | None:
     """Elements from one row to the next of a matrix whose rows lie whole, one after the other; None for
     others."""
-    (rows, columns), (down, along) = matrix.shape, matrix.stride()
+    (rows, columns), (down, along) = shape, strides
     if columns > 1 and along != 1:
         return None
     if rows == 1:
