@@ -134,7 +134,7 @@ def web_application(  # noqa: PLR0915 - a list of routes, one short function eac
 
     @web.get("/v1/models/{name}/coverage", tags=["compiler"])
     async def coverage(name: Name) -> Response:
-        return reply(endpoints.coverage(name))
+        return reply(await endpoints.coverage(name))
 
     @web.get("/v1/models/{name}/explain", tags=["compiler"])
     async def explain(name: Name) -> Response:

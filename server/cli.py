@@ -139,6 +139,12 @@ def make_room(
     typer.echo(f"evicted {len(evicted)} entries, {sum(record.size for record in evicted):,} bytes")
 
 
+@cache.command("clear")
+def clear(folder: Folder = None) -> None:
+    """Evict every entry; those of registered models stay."""
+    make_room(folder, limit_bytes=0, unused_days=None)
+
+
 @cache.command("check")
 def verify(folder: Folder = None) -> None:
     """Read everything and compare checksums; exit code 1 when something is damaged (it will be a miss)."""

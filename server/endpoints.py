@@ -136,10 +136,11 @@ class Endpoints:
         _parameters(body)
         await self.registry.unload(name)
 
-    def coverage(self, name: str, version: str | None = None) -> dict[str, Any]:
+    async def coverage(self, name: str, version: str | None = None) -> dict[str, Any]:
         """What the compiler proved: symbols and ranges, equalities, guards, the tier, why PyTorch runs the
-        model where it does, and where the kernels came from."""
+        model where it does, and where the kernels came from; and what its worker has counted."""
         model = self.registry.get(name, version)
+        await self.registry.count()
         signature, report = model.signature, model.report
         places: dict[str, list[str]] = {}
         symbols: dict[str, Any] = {}
@@ -252,7 +253,7 @@ def _padding(model: ServedModel) -> dict[str, Any]:
 
 def _refused(model: ServedModel, sizes: Mapping[str, int]) -> str | None:
     try:
-        check_memory(model.name, model.footprint, sizes, model.memory)
+        check_memory(model.name, model.footprint, sizes, model.memory, model.signature.batch)
     except TooLarge as error:
         return str(error)
     return None

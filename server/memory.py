@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from dlcb.compiler import Dim, Signature
+from dlcb.compiler import BatchAxes, Dim, Signature
 from dlcb.compiler.signature import compile_expression
 from dlcb.server.datatypes import BY_DTYPE
 from dlcb.server.errors import TooLarge
@@ -37,17 +38,28 @@ def footprint_of(signature: Signature) -> Footprint | None:
 
 
 def check_memory(
-    model: str, footprint: Footprint | None, sizes: Mapping[str, int], limit: int | None
+    model: str,
+    footprint: Footprint | None,
+    sizes: Mapping[str, int],
+    limit: int | None,
+    batch: BatchAxes | None = None,
 ) -> None:
-    """TooLarge, with the number, for a request that could not run even alone."""
+    """TooLarge, with the number, for a request that could not run even alone; where its rows are independent,
+    also with how many of them could."""
     if footprint is None or limit is None:
         return
-    needed = footprint(sizes)
-    if needed > limit:
-        where = ", ".join(f"{symbol} {size}" for symbol, size in sizes.items())
-        raise TooLarge(
-            f"model '{model}' at {where} needs {needed} bytes of memory, and a run may take {limit}"
-        )
+    bytes_at: Footprint = footprint
+    needed = bytes_at(sizes)
+    if needed <= limit:
+        return
+    where = ", ".join(f"{symbol} {size}" for symbol, size in sizes.items())
+    message = f"model '{model}' at {where} needs {needed} bytes of memory, and a run may take {limit}"
+    rows = 0 if batch is None else sizes[batch.symbol]
+    if batch is not None and rows > 1:
+        symbol = batch.symbol
+        fit = bisect_right(range(1, rows), limit, key=lambda count: bytes_at({**sizes, symbol: count}))
+        message += f"; at {symbol} {fit} it would fit" if fit else f"; it would not fit at {symbol} 1 either"
+    raise TooLarge(message)
 
 
 def available_on_host(workers: int) -> int:

@@ -187,7 +187,7 @@ class ServedModel:
         sizes = self.signature.check(
             shapes, {name: tensor.datatype.dtype for name, tensor in request.inputs.items()}
         )
-        check_memory(self.name, self.footprint, sizes, self.memory)
+        check_memory(self.name, self.footprint, sizes, self.memory, self.signature.batch)
         batch, padding = self.signature.batch, self.padding
         lengths = () if padding is None else padding.lengths(sizes)
         stacked = self.stacks and 0 not in lengths  # a reduction over nothing is apart

@@ -18,6 +18,7 @@ from typing import Any
 
 from dlcb.compiler import CompilerError, ModelSource, Signature, ToolchainError
 from dlcb.server.batcher import Job
+from dlcb.server.cache import environment_of
 from dlcb.server.channel import Channel
 from dlcb.server.slots import Begun, SlotMap
 from dlcb.server.types import RawRequest
@@ -64,7 +65,9 @@ class WorkerProcess:
         self.available: int | None = None  # device memory that a run may take
         jobs, their_jobs = Channel.pair()
         control, their_control = Channel.pair()
-        environment = {**WORKER_ENVIRONMENT, **({"OMP_NUM_THREADS": str(threads)} if threads else {})}
+        environment = WORKER_ENVIRONMENT | environment_of(options["cache"])
+        if threads:
+            environment["OMP_NUM_THREADS"] = str(threads)
         if gpu is not None:
             environment["CUDA_VISIBLE_DEVICES"] = str(gpu)
         self.process = start("dlcb.server.worker", [their_jobs, their_control], environment)
@@ -190,9 +193,8 @@ class CompileService:
 
     def _start(self) -> None:
         ours, theirs = Channel.pair()
-        self.process = start(
-            "dlcb.server.compile_process", [theirs], {**WORKER_ENVIRONMENT, "OMP_NUM_THREADS": "1"}
-        )
+        environment = WORKER_ENVIRONMENT | environment_of(self._options["cache"]) | {"OMP_NUM_THREADS": "1"}
+        self.process = start("dlcb.server.compile_process", [theirs], environment)
         ours.setblocking(False)
         self._channel = ours
         asyncio.get_running_loop().add_reader(ours.fileno(), self._readable)

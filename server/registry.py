@@ -163,6 +163,10 @@ class Registry:
         """What a worker would do at these shapes (see `Supervisor.plan`)."""
         return await self._supervisor.plan(model, shapes)
 
+    async def count(self) -> None:
+        """Have the models' counters say what workers have counted until now."""
+        await asyncio.gather(*self._supervisor.request_counters())
+
     async def _bring_up(self, entry: Model, progress: Progress | None) -> ServedModel:
         source = entry.source(self.repository.folder)
         self._handles += 1

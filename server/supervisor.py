@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -68,6 +69,7 @@ class Supervisor:
         self._loading: dict[tuple[WorkerProcess, int], asyncio.Future[float]] = {}
         self._starting: dict[WorkerProcess, asyncio.Future[None]] = {}
         self._planning: dict[tuple[WorkerProcess, int], asyncio.Future[dict[str, Any]]] = {}
+        self._counting: dict[WorkerProcess, deque[asyncio.Future[None]]] = {}
         self._coming: set[WorkerProcess] = set()
         self._replacing = 0  # workers that are to come, whether their process runs already or not
         self._outage: asyncio.TimerHandle | None = None
@@ -143,10 +145,16 @@ class Supervisor:
         finally:
             del self._planning[key]
 
-    def request_counters(self) -> None:
-        """Ask every worker for its counters; they arrive a moment later, for the next scrape."""
+    def request_counters(self) -> list[asyncio.Future[None]]:
+        """Ask every worker for its counters; each of what is given is done when they have come, or when the
+        worker is gone."""
+        asked = []
         for worker in self._batcher.lanes:
-            self._tell(worker, {"do": "counters"})  # type: ignore[arg-type]
+            assert isinstance(worker, WorkerProcess)
+            asked.append(asyncio.get_running_loop().create_future())
+            self._counting.setdefault(worker, deque()).append(asked[-1])
+            self._tell(worker, {"do": "counters"})
+        return asked
 
     async def close(self) -> None:
         """End every child."""
@@ -337,6 +345,9 @@ class Supervisor:
             for handle, counters in event["models"].items():
                 if int(handle) in self._models:
                     self._take_counters((worker.name, handle), self._models[int(handle)], counters)
+            counting = self._counting[worker].popleft()
+            if not counting.done():  # whoever waited may have gone
+                counting.set_result(None)
 
     def _take_counters(
         self, source: tuple[str, str], model: ServedModel, counters: Mapping[str, int]
@@ -423,6 +434,9 @@ class Supervisor:
         for (owner, _number), future in asked:
             if owner is worker and not future.done():
                 future.set_exception(error)
+        for counting in self._counting.pop(worker, ()):
+            if not counting.done():
+                counting.set_result(None)
 
     def _tell(self, worker: WorkerProcess, message: dict[str, Any]) -> None:
         try:

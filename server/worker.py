@@ -156,7 +156,7 @@ class Worker:
             {name: tensor.shape for name, tensor in request.inputs.items()},
             {name: tensor.datatype.dtype for name, tensor in request.inputs.items()},
         )
-        check_memory(job["name"], footprint_of(signature), sizes, job["memory"])
+        check_memory(job["name"], footprint_of(signature), sizes, job["memory"], signature.batch)
         chosen = codec.choose_outputs(request, signature.outputs)
         arrays = {
             tensor.name: numpy.frombuffer(tensor.data, tensor.datatype.array).reshape(tensor.shape)

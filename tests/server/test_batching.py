@@ -82,16 +82,25 @@ def test_a_batch_stays_under_the_memory_that_it_is_foretold_to_take(
     assert coverage(client, "heavy")["memory"] == {"limit": 8064, "bytes": "1000 * batch * width"}
 
 
-@pytest.mark.parametrize("shape", [(9, 1), (1, 9), (2, 50_000)])  # the last is decoded by the worker
+@pytest.mark.parametrize(
+    ("shape", "hint"),
+    [
+        ((9, 1), "; at batch 8 it would fit"),
+        ((9, 3), "; at batch 2 it would fit"),
+        ((1, 9), ""),
+        ((2, 50_000), "; it would not fit at batch 1 either"),  # decoded by the worker
+    ],
+    ids=["rows", "wide rows", "one row", "large"],
+)
 def test_a_request_that_cannot_fit_is_refused_with_the_number(
-    client: httpx.Client, shape: tuple[int, int]
+    client: httpx.Client, shape: tuple[int, int], hint: str
 ) -> None:
     rows, width = shape
     response = client.post("/v2/models/heavy/infer", content=ask(floats(*shape)))
     assert response.status_code == 413
     assert response.json()["error"] == (
         f"model 'heavy' at batch {rows}, width {width} needs {1008 * rows * width} bytes of memory, "
-        "and a run may take 8064"
+        f"and a run may take 8064{hint}"
     )
 
 

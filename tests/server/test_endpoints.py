@@ -93,6 +93,19 @@ def test_plan_runs_nothing(client: httpx.Client) -> None:
         assert response.status_code == 400 and list(response.json()) == ["error"], wrong
 
 
+def test_coverage_counts_what_has_run_just_now(client: httpx.Client) -> None:
+    def plans() -> int:
+        return int(client.get("/v1/models/identity/coverage").json()["counters"]["entries"])
+
+    before = plans()
+    for number in range(1, 4):
+        inputs = [
+            {"name": "x", "shape": [1, 700 + number], "datatype": "FP32", "data": [0.5] * (700 + number)}
+        ]
+        assert client.post("/v2/models/identity/infer", json={"inputs": inputs}).status_code == 200
+        assert plans() == before + number
+
+
 def test_coverage_names_symbols_and_equalities(client: httpx.Client) -> None:
     answer = client.get("/v1/models/identity/coverage").json()
     assert answer["symbols"]["batch"]["low"] == 1 and answer["symbols"]["batch"]["high"] == 64

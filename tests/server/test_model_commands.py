@@ -15,7 +15,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from dlcb.compiler.ir import text
-from dlcb.kernel_cache import open_store
+from dlcb.kernel_cache import ls, open_store
 from dlcb.server.cli import app
 from tests.server.conftest import HERE, Start
 
@@ -209,3 +209,13 @@ def test_a_listing_without_a_terminal_is_whole(tmp_path: Path, monkeypatch: pyte
     open_store(tmp_path / "cache").put("ab" * 32, b"payload", kind="kernel", label=label)
     listed = dlcb("cache", "ls", "--folder", tmp_path / "cache")
     assert listed.exit_code == 0 and label in listed.output
+
+
+def test_a_cache_is_cleared_but_for_what_is_pinned(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "cache")
+    for key in ("ab" * 32, "cd" * 32):
+        store.put(key, b"payload", kind="kernel", label=key)
+    store.pin("ab" * 32, "model:1")
+    cleared = dlcb("cache", "clear", "--folder", tmp_path / "cache")
+    assert cleared.exit_code == 0 and cleared.output.startswith("evicted 1 entries")
+    assert [entry.key for entry in ls(store)] == ["ab" * 32]
