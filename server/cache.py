@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from dlcb.kernel_cache import LayeredStore, open_store
-from dlcb.kernel_cache.layers import FOLDER_VARIABLE
 from dlcb.server.settings import Cache
 
 
@@ -20,7 +19,7 @@ def describe(cache: Cache) -> dict[str, Any]:
 def environment_of(described: dict[str, Any]) -> dict[str, str]:
     """What leads a child process to the same folder where it writes something beside the store."""
     folder = described["folder"]
-    return {FOLDER_VARIABLE: str(Path(folder).expanduser())} if folder else {}
+    return {"DLCB_CACHE": str(Path(folder).expanduser())} if folder else {}
 
 
 def open_described(described: dict[str, Any]) -> LayeredStore:
