@@ -28,7 +28,7 @@ class LargeBody(asyncio.BufferedProtocol):
         self._connection = connection
         self._grown = grown
         self._ended = ended
-        self._view = memoryview(numpy.empty(size, numpy.uint8))  # not zeroed, as a bytearray would be
+        self._view = numpy.empty(size, numpy.uint8).data  # not zeroed, as a bytearray would be
         self._filled = 0
         for part in begun:
             self._view[self._filled : self._filled + len(part)] = part
