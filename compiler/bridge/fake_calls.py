@@ -30,6 +30,11 @@ class FakeCalls(SchemaCheckMode):
         self._mode, self._symbolic = mode, symbolic
         self._known: dict[Hashable, torch.Tensor | tuple] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether PyTorch is to keep its compiler, which is off here, out of each call: that takes time."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self.call(func, args, kwargs or {})
 
@@ -37,7 +42,8 @@ class FakeCalls(SchemaCheckMode):
         """The result of one call; one seen before gives what that gave (symbolic), or a tensor like it."""
         if self._symbolic and func in _CHANGE_A_SHAPE:
             raise Unrecordable(f"{func} changes a shape in place")  # that of all who share the result
-        if self._symbolic and func in _LIKE_THE_FIRST and _is_dense_float(args[0]):
+        like_the_first = func in _IN_PLACE or (self._symbolic and func in _LIKE_THE_FIRST)
+        if like_the_first and _is_dense_float(args[0]):
             return args[0]
         key = _key(func, args, kwargs)
         if key is not None and (known := self._known.get(key)) is not None:
@@ -80,13 +86,14 @@ def _key(func: Any, args: tuple, kwargs: dict[str, Any]) -> Hashable | None:
 
 
 # Elementwise: shape, strides and a floating type are the operand's.
-_LIKE_THE_FIRST = frozenset(
-    getattr(torch.ops.aten, name).default
-    for name in (
-        *("relu", "gelu", "silu", "mish", "hardswish", "hardsigmoid", "hardtanh", "relu6"),
-        *("leaky_relu", "elu", "sigmoid", "tanh", "dropout", "batch_norm"),
-    )
+_ACTIVATIONS = (
+    *("relu", "gelu", "silu", "mish", "hardswish", "hardsigmoid", "hardtanh"),
+    *("leaky_relu", "elu", "sigmoid", "tanh"),
 )
+_LIKE_THE_FIRST = frozenset(
+    getattr(torch.ops.aten, name).default for name in (*_ACTIVATIONS, "relu6", "dropout", "batch_norm")
+)
+_IN_PLACE = frozenset(getattr(torch.ops.aten, f"{name}_").default for name in _ACTIVATIONS)  # the same result
 
 
 def _is_dense_float(tensor: torch.Tensor) -> bool:

@@ -62,6 +62,13 @@ def align(programs: Sequence[Trace]) -> list[tuple[FxNode, ...]]:
     return list(zip(*columns, strict=True))
 
 
+def _are_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Views of the same memory, as traces have them of one weight, are equal without a look."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return (a.data_ptr() == b.data_ptr() and a.stride() == b.stride()) or torch.equal(a, b)
+
+
 def _form(node: FxNode) -> str:
     """What a call is, but for the values it is given."""
     if node.op != "call_function":
@@ -215,7 +222,7 @@ class _Lowering:
         tensor = self.weights[0].tensors[name]
         for node, weights in zip(row[1:], self.weights[1:], strict=True):
             other = weights.tensors[weights.names[node.name]]
-            if other is not tensor and not (other.shape == tensor.shape and torch.equal(other, tensor)):
+            if not _are_equal(other, tensor):
                 raise Disagreement(f"the constant '{name}' changes with the sizes", stage="generalize")
         return self.build.parameter(self._stored(name), tuple(tensor.shape), from_torch(tensor.dtype))
 
