@@ -15,7 +15,6 @@ import random
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -23,8 +22,7 @@ from dlcb.compiler.bridge.agreement import relative_error
 from dlcb.compiler.bridge.emit import from_torch, to_torch
 from dlcb.compiler.dtype import BFLOAT16, FLOAT16
 from dlcb.compiler.errors import CompilerError, IndexRangeError, ShapeError
-from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import as_expr, evaluate
+from dlcb.compiler.expr.node import evaluate
 from dlcb.compiler.ir import ops
 from dlcb.compiler.ir.graph import Graph, GraphBuilder, Node, Value
 from dlcb.compiler.ir.reference import evaluate as oracle
@@ -33,11 +31,13 @@ from dlcb.compiler.thunks.model import CompiledModel
 
 from . import draw, spelling
 from .compiled import Ready, accepts
+from .declared import array, fixed, misdeclared
 from .program import Input, Program, Step, graph, types
 
 _SIZES = (0, 1, 1, 2, 2, 3, 5, 6, 7, 8, 13, 17, 32, 41, 70)
 _CPU = torch.device("cpu")
 _DISTINCT = 60  # tries; a program of few sizes then runs at the same ones with other strides and values
+_HELD = 3  # shapes at which the oracle itself is held against PyTorch
 _LARGEST = 40_000  # elements of one node's grid: the oracle is slow
 _FLOORS = {torch.float16: 1e-4, torch.bfloat16: 1e-4, torch.float32: 1e-6, torch.float64: 1e-12}
 _RATIO = 1.5
@@ -76,6 +76,9 @@ def judge(program: Program, each: Ready, model: CompiledModel, count: int) -> Ve
             verdict.narrow += eager(program, {**tensors, **parameters}, sizes, _CPU) is not None
             verdict.refused += 1
             continue
+        if verdict.shapes < _HELD:
+            complaint = misdeclared(program, {**tensors, **parameters}, sizes)
+            verdict.failures += [f"{sizes}: {complaint}"] if complaint else []
         verdict.shapes += 1
         _run(program, own, model, tensors, parameters, sizes, verdict)
     return verdict
@@ -152,18 +155,14 @@ def eager(
 def _exact(
     own: Graph, tensors: dict[str, torch.Tensor], parameters: dict[str, torch.Tensor]
 ) -> list[torch.Tensor] | CompilerError:
-    arrays = {name: _array(x) for name, x in tensors.items()}
+    arrays = {name: array(x) for name, x in tensors.items()}
     try:
-        made = oracle(own, arrays, {name: _array(x) for name, x in parameters.items()})
+        made = oracle(own, arrays, {name: array(x) for name, x in parameters.items()})
     except (IndexRangeError, ShapeError) as error:
         return error
     except AssertionError as error:  # sizes that the program's own guards exclude, those of a bridge do not
         return ShapeError(str(error))
     return [torch.from_numpy(array.copy()) for array in made]
-
-
-def _array(x: torch.Tensor) -> object:
-    return (x.double() if x.is_floating_point() else x).contiguous().numpy()
 
 
 def _run(
@@ -304,7 +303,7 @@ def _stepwise(
         operands = [
             build.input(name, values[name].shape, from_torch(values[name].dtype)) for name in step.operands
         ]
-        attributes = {name: _fixed(value, sizes) for name, value in step.attributes.items()}
+        attributes = {name: fixed(value, sizes) for name, value in step.attributes.items()}
         value = build.apply(ops.OPS[step.op], *operands, **attributes)
         one = decompose(build.build(value), keep=_WITH_RULE)
         known = {v: values[v.name] for v in one.inputs}
@@ -326,10 +325,3 @@ def _alone(node: Node, tensors: list[torch.Tensor]) -> torch.Tensor:
     graph = build.build(build.apply(node.op, *operands, **node.attributes))
     made = oracle(graph, {v.name: x.numpy() for v, x in zip(operands, tensors, strict=True)})[0]
     return torch.from_numpy(made.copy())
-
-
-def _fixed(value: Any, sizes: dict[str, int]) -> Any:
-    """An attribute with its sizes as constants."""
-    if isinstance(value, Expr):
-        return as_expr(evaluate(value, sizes))
-    return tuple(_fixed(item, sizes) for item in value) if isinstance(value, tuple) else value

@@ -13,7 +13,7 @@ from torch import nn
 from dlcb.compiler.bridge.emit import from_torch, to_torch
 from dlcb.compiler.dtype import DType, promote
 
-from .program import Program, Sizes, numbers
+from .program import Program, Sizes, Step, numbers
 
 Spelled = Callable[..., torch.Tensor]
 
@@ -310,10 +310,15 @@ SPELLED: dict[str, Spelled] = {
 def run(program: Program, tensors: Mapping[str, torch.Tensor], sizes: Sizes) -> list[torch.Tensor]:
     """The program's outputs by eager PyTorch, from its inputs and parameters by name."""
     values = dict(tensors)
-    for step in program.steps:
-        attributes = {name: _attribute(value, sizes) for name, value in step.attributes.items()}
-        values[step.name] = SPELLED[step.op](*(values[name] for name in step.operands), **attributes)
+    for each in program.steps:
+        values[each.name] = step(each, [values[name] for name in each.operands], sizes)
     return [values[name] for name in program.outputs]
+
+
+def step(each: Step, operands: Sequence[torch.Tensor], sizes: Sizes) -> torch.Tensor:
+    """One operator of a program by eager PyTorch."""
+    attributes = {name: _attribute(value, sizes) for name, value in each.attributes.items()}
+    return SPELLED[each.op](*operands, **attributes)
 
 
 def _attribute(value: Any, sizes: Sizes) -> Any:

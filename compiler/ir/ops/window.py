@@ -239,13 +239,14 @@ def _nearest(
     rank, dtype, places = len(output), _place_type(x.dtype), []
     for k in range(rank):
         extent, place = x.shape[k - rank], i[k - rank]
-        if extent is output[k]:
+        scale = scales[k] if scales else None
+        if extent is output[k] and (rank == 2 or scale is None):
             places.append(place)
             continue
-        step = _step(extent, output[k], scales[k] if scales else None, dtype)
+        step = _step(extent, output[k], scale, dtype)
         source = node.cast(apply("floor", node.cast(place, dtype) * step), INT64)
-        # equal sizes are copied, whatever the scale
-        source = node.where(node.equal(extent, output[k]), place, source)
+        if rank == 2:  # PyTorch copies equal sizes of images, whatever the scale, but not of signals
+            source = node.where(node.equal(extent, output[k]), place, source)
         places.append(node.minimum(source, extent - 1))
     return x[[*i[:-rank], *places]]
 

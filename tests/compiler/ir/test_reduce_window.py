@@ -159,6 +159,16 @@ WINDOW = [
         f(1, 1, 3, 4),
         free=False,
     ),
+    *(
+        row(
+            f"upsample_nearest of {n} by 1.25",
+            lambda g, x, n=n: g.apply(ops.upsample_nearest, x, output=sizes(n * 5 // 4), scales=(1.25,)),
+            lambda x: F.interpolate(x, scale_factor=1.25, mode="nearest"),
+            f(1, 2, n),
+            free=False,
+        )
+        for n in (1, 2, 3, 4, 7)
+    ),
     row(
         "upsample_nearest by (1.3, 2.2)",
         lambda g, x: g.apply(ops.upsample_nearest, x, output=sizes(9, 17), scales=(1.3, 2.2)),
