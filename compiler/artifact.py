@@ -133,9 +133,7 @@ def _confirmed(data: Any) -> tuple[Shapes, ...] | None:
 def put(artifact: Artifact, source: ModelSource, store: Store) -> str:
     """Put an artifact whose parameters are placed already; gives its key."""
     payload = json.dumps(artifact.to_json(), sort_keys=True).encode()
-    key = hashlib.sha256(payload).hexdigest()
-    store.put(key, payload, kind="artifact", label=source.name)
-    return key
+    return store.keep(payload, kind="artifact", label=source.name)
 
 
 def enter(key: str, source: ModelSource, options: CompileOptions, store: Store) -> None:
@@ -162,7 +160,8 @@ def load(key: str, store: Store) -> Artifact:
 
 def find(source: ModelSource, options: CompileOptions, store: Store) -> tuple[str, Artifact] | None:
     """Key and artifact of a source that was compiled before with equal options; None when it was not, when a
-    module of the user's that it loaded has changed, or when anything it needs has left the store."""
+    module of the user's that it loaded has changed, or when anything it needs has left the store. Whether
+    kernels and constants are whole shows when they are loaded."""
     entry = store.get(index_key(source, options).digest)
     if entry is None:
         return None
@@ -174,7 +173,7 @@ def find(source: ModelSource, options: CompileOptions, store: Store) -> tuple[st
         artifact = load(key, store)
     except (ArtifactError, ValueError, KeyError, TypeError):
         return None
-    if any(store.path(need) is None and store.get(need) is None for need in artifact.needs):
+    if not all(map(store.has, artifact.needs)):
         return None
     return key, artifact
 

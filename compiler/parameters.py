@@ -3,7 +3,6 @@ to the store as one payload. Tensors come in after a compilation, and out, mappe
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -12,7 +11,7 @@ import torch
 from dlcb.compiler.artifact import Artifact, Reference
 from dlcb.compiler.errors import ArtifactError
 from dlcb.compiler.host.program import Program
-from dlcb.compiler.runtime.weights import WeightFile, match, pack, unpack
+from dlcb.compiler.runtime.weights import WeightFile, mapped, match, pack, unpack
 from dlcb.compiler.source import ModelSource
 from dlcb.kernel_cache.store import Store
 
@@ -31,9 +30,7 @@ def place(
     rest = {name: tensor for name, tensor in wanted.items() if name not in found}
     constants = ""
     if rest:
-        payload = pack(rest)
-        constants = hashlib.sha256(payload).hexdigest()
-        store.put(constants, payload, kind="constants", label=source.name)
+        constants = store.keep(pack(rest), kind="constants", label=source.name)
     references = {name: Reference(*where) for name, where in found.items()}
     return replace(artifact, references=references, constants=constants)
 
@@ -56,10 +53,14 @@ def load_parameters(artifact: Artifact, source: ModelSource, store: Store) -> di
                 files[reference.file] = WeightFile(paths[reference.file])
             parameters[name] = files[reference.file][reference.tensor]
     if artifact.constants:
-        payload = store.get(artifact.constants)
-        if payload is None:
+        path = store.path(artifact.constants)
+        payload = store.get(artifact.constants) if path is None else None
+        if path is not None:
+            parameters |= mapped(path)
+        elif payload is not None:
+            parameters |= unpack(payload)
+        else:
             raise ArtifactError(f"the constants of '{source.name}' are gone from the store", stage="load")
-        parameters |= unpack(payload)
     return parameters
 
 

@@ -106,6 +106,16 @@ class Bundle:
         if held is None or held.sha256 != Manifest.of(key, payload, kind, label).sha256:
             raise BundleError(self.file, f"cannot put {key} into {self.file}: a bundle is read-only")
 
+    def keep(self, payload: bytes, *, kind: str = "", label: str = "") -> str:
+        """Raises as `put` does."""
+        key = hashlib.sha256(payload).hexdigest()
+        self.put(key, payload, kind=kind, label=label)
+        return key
+
+    def has(self, key: str) -> bool:
+        """Whether the index names the key."""
+        return self.manifest(key) is not None
+
     def write(self, entry: Entry) -> None:
         """Raises as `put` does."""
         self.put(entry.manifest.key, entry.payload, kind=entry.manifest.kind, label=entry.manifest.label)

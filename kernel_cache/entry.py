@@ -41,11 +41,15 @@ class Manifest:
     label: str = ""
 
     @classmethod
-    def of(cls, key: str, payload: bytes, kind: str = "", label: str = "") -> "Manifest":
-        """Seal a payload. Raises ValueError for a kind and label too long to be read by people."""
-        manifest = cls(key, hashlib.sha256(payload).hexdigest(), len(payload), kind, label)
+    def of(cls, key: str | None, payload: bytes, kind: str = "", label: str = "") -> "Manifest":
+        """Seal a payload under a key (None: its own sha256). Raises ValueError for a kind and label too long
+        to be read by people."""
+        sha256 = hashlib.sha256(payload).hexdigest()
+        manifest = cls(key or sha256, sha256, len(payload), kind, label)
         if len(manifest.text()) > MANIFEST_LIMIT:
-            raise ValueError(f"kind and label of {key} make a manifest of more than {MANIFEST_LIMIT} bytes")
+            raise ValueError(
+                f"kind and label of {manifest.key} make a manifest of more than {MANIFEST_LIMIT} bytes"
+            )
         return manifest
 
     def text(self) -> bytes:
@@ -81,8 +85,8 @@ class Entry:
     payload: bytes
 
     @classmethod
-    def of(cls, key: str, payload: bytes, kind: str = "", label: str = "") -> "Entry":
-        """Seal a payload under a key."""
+    def of(cls, key: str | None, payload: bytes, kind: str = "", label: str = "") -> "Entry":
+        """As `Manifest.of`."""
         return cls(Manifest.of(key, payload, kind, label), payload)
 
 
@@ -138,9 +142,12 @@ def verify(folder: Path, key: str) -> Manifest:
 
 
 def describe(folder: Path, key: str) -> Manifest:
-    """As `read`, but the payload is left alone."""
+    """As `read`, but of the payload only the size is looked at."""
     with _opened_folder(folder) as directory:
-        return _manifest(directory, key)
+        manifest = _manifest(directory, key)
+        with _opened(directory, PAYLOAD) as file:
+            _compare(manifest, os.fstat(file.fileno()).st_size, manifest.sha256)
+    return manifest
 
 
 def _manifest(directory: int, key: str) -> Manifest:

@@ -83,6 +83,18 @@ class LayeredStore:
         """Keep the payload. Raises UnwritableFolder when the disk could not; then no layer did."""
         self.write(Entry.of(checked(key), payload, kind, label))
 
+    def keep(self, payload: bytes, *, kind: str = "", label: str = "") -> str:
+        """As `put` under the payload's own sha256, which is given back: it is computed once."""
+        entry = Entry.of(None, payload, kind, label)
+        self.write(entry)
+        return entry.manifest.key
+
+    def has(self, key: str) -> bool:
+        """Whether `get` would find an entry, unless its payload is damaged, which only reading it tells."""
+        if self.disk.manifest(checked(key)) is not None:
+            return True
+        return self.path(key) is not None or self.get(key) is not None  # of memory, or from behind
+
     def write(self, entry: Entry) -> None:
         """As `put`, of a sealed entry."""
         self.disk.write(entry)

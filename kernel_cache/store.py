@@ -25,6 +25,12 @@ class Store(Protocol):
         Raises UnwritableFolder when it could not be kept.
         """
 
+    def keep(self, payload: bytes, *, kind: str = "", label: str = "") -> str:
+        """As `put` under the payload's own sha256, which is given back: it is computed once."""
+
+    def has(self, key: str) -> bool:
+        """Whether `get` would find an entry, unless its payload is damaged, which only reading it tells."""
+
     def pin(self, key: str, owner: str) -> None:
         """Never evict the key while the owner (a model's name and version) holds it, across restarts.
 

@@ -5,6 +5,8 @@ them is run.
 
 from __future__ import annotations
 
+import json
+import struct
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,6 +18,19 @@ from safetensors import SafetensorError, safe_open
 from dlcb.compiler.errors import ArtifactError
 
 ALIGNMENT = 64  # bytes; kernels may assume it of every parameter
+_LENGTH = struct.Struct("<Q")  # of the header, at the beginning of a safetensors file
+_SPELLED = {  # there
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+}
 
 
 class WeightFile:
@@ -68,8 +83,29 @@ def match(
 
 
 def pack(tensors: Mapping[str, torch.Tensor]) -> bytes:
-    """One safetensors payload."""
-    return safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})
+    """One safetensors payload, in which tensors lie at multiples of ALIGNMENT, but for those of odd sizes at
+    the end. (The library's own `save` copies everything three times, and aligns to 8.)"""
+    held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    ordered = sorted(held.items(), key=lambda item: item[1].nbytes % ALIGNMENT > 0)
+    header: dict[str, object] = {}
+    end = 0
+    for name, tensor in ordered:
+        start, end = end, end + tensor.nbytes
+        spelled = _SPELLED[tensor.dtype]
+        header[name] = {"dtype": spelled, "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-(_LENGTH.size + len(text)) % ALIGNMENT)
+    bodies = (tensor.reshape(-1).view(torch.uint8).numpy().data for _, tensor in ordered if tensor.numel())
+    return b"".join((_LENGTH.pack(len(text)), text, *bodies))
+
+
+def mapped(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a file that holds what `pack` gave, mapped. ArtifactError for anything else."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    except (OSError, SafetensorError) as error:
+        raise ArtifactError(f"constants in '{path}' cannot be read: {error}", stage="load") from error
 
 
 def unpack(payload: bytes) -> dict[str, torch.Tensor]:

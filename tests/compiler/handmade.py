@@ -85,6 +85,14 @@ class DictStore:
     def put(self, key: str, payload: bytes, *, kind: str = "", label: str = "") -> None:
         self.entries[key] = payload
 
+    def keep(self, payload: bytes, *, kind: str = "", label: str = "") -> str:
+        key = hashlib.sha256(payload).hexdigest()
+        self.entries[key] = payload
+        return key
+
+    def has(self, key: str) -> bool:
+        return key in self.entries
+
     def pin(self, key: str, owner: str) -> None:
         self.pins.setdefault(owner, set()).add(key)
 
@@ -97,9 +105,7 @@ class DictStore:
 
 def store_with_kernels() -> tuple[DictStore, str]:
     store = DictStore()
-    key = hashlib.sha256(kernels()).hexdigest()
-    store.put(key, kernels())
-    return store, key
+    return store, store.keep(kernels())
 
 
 n, m = size("n"), size("m")

@@ -1,3 +1,4 @@
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,45 @@ def test_a_path_is_made_again_from_memory(folder: Path, key: Keys) -> None:
     path = store.path(key(1))
     assert path is not None
     assert path.read_bytes() == b"payload"
+
+
+def test_a_payload_is_kept_under_its_own_digest(folder: Path) -> None:
+    key = open_store(folder).keep(b"payload", kind="constants", label="m")
+    assert key == hashlib.sha256(b"payload").hexdigest()
+    store = open_store(folder)
+    assert store.get(key) == b"payload"
+    manifest = store.disk.manifest(key)
+    assert manifest is not None
+    assert (manifest.kind, manifest.label) == ("constants", "m")
+
+
+def test_what_is_there_is_seen_without_reading_it(folder: Path, key: Keys) -> None:
+    store = open_store(folder)
+    assert not store.has(key(1))
+    store.put(key(1), b"payload")
+    payload = store.path(key(1))
+    assert payload is not None
+    payload.write_bytes(b"pay1oad")  # of the same size
+    assert open_store(folder).has(key(1))
+    assert open_store(folder).get(key(1)) is None  # only reading tells, and then it is gone
+    assert not open_store(folder).has(key(1))
+
+
+def test_a_part_of_a_payload_is_nothing(folder: Path, key: Keys) -> None:
+    store = open_store(folder, memory_bytes=0)
+    store.put(key(1), b"payload")
+    payload = store.path(key(1))
+    assert payload is not None
+    payload.write_bytes(b"pay")
+    assert not store.has(key(1))
+
+
+def test_what_only_memory_has_is_put_on_disk_again(folder: Path, key: Keys) -> None:
+    store = open_store(folder)
+    store.put(key(1), b"payload")
+    store.disk.prune(0)
+    assert store.has(key(1))
+    assert open_store(folder).has(key(1))
 
 
 def test_a_hit_in_memory_is_a_use_on_disk(folder: Path, key: Keys) -> None:
