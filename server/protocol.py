@@ -137,7 +137,7 @@ class Exchange:
         if transport.is_closing():  # broken off meanwhile; `connection_lost` is on its way
             return
         status, headers, body = response
-        size = sum(map(len, body))
+        size = len(body[0]) if len(body) == 1 else sum(map(len, body))
         if status == 200 and len(headers) == 1 and headers[0] is JSON and self.keep_alive:
             head = _OK_JSON % size
         else:

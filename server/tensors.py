@@ -58,7 +58,7 @@ class TensorRoutes:
         self.dataplane = dataplane
         self._metrics = metrics
         self._limit = settings.limits.body_bytes
-        self._access = Access(settings.keys)
+        self._access = Access(settings.keys) or None  # without keys there is nothing to ask
         self._log_every = settings.access_log_every
         if self._log_every:
             log.setLevel(logging.INFO)  # who asks for it gets it, whatever else is logged
@@ -83,7 +83,7 @@ class TensorRoutes:
     def admit(self, headers: Headers, name: str, version: str | None) -> tuple[ServedModel, int]:
         """The model that a request with these headers is for, and the most bytes its body may have. An error
         when it is refused before its body is read."""
-        if self._access:
+        if self._access is not None:
             self._access.check(headers, name)
         declared = headers.get(b"content-length")
         size = int(declared) if declared is not None and declared.isdigit() else 0
@@ -111,13 +111,12 @@ class TensorRoutes:
             else [BINARY, (b"inference-header-content-length", b"%d" % json_length)]
         )
         accepted = headers.get(b"accept-encoding")
-        size = sum(map(len, body))
-        if accepted in (b"gzip", b"deflate") and size >= COMPRESS_FROM:
+        if accepted in (b"gzip", b"deflate") and sum(map(len, body)) >= COMPRESS_FROM:
             # Only for a client that asks for exactly one: libraries offer a list by habit, and numbers pack
             # badly.
             body = [codec.compress(b"".join(body), accepted.decode())]
             extra.append((b"content-encoding", accepted))
-        if json_length is None and _is_large_json(headers, size):
+        if json_length is None and _is_large_json(headers, len(body[0])):
             extra.append(HINT)
         if self._log_every:
             self._log(name, 200, pending)

@@ -164,9 +164,11 @@ def test_a_worker_killed_before_it_began_a_request_is_no_strike(launch: Start) -
         os.kill(spare, signal.SIGKILL)
         gate.touch()
         thread.join()
+        # 503 where no new worker came in time; what is held to have killed two is a 500 from then on
+        assert answers[0].status_code in (200, 503), answers[0].text
+        until(lambda: client.post("/v1/models/gated/infer", content=body(0)).status_code == 200, 60)
     gate.unlink()
     begun.unlink()
-    assert answers[0].status_code == 200, answers[0].text
 
 
 def test_a_cache_that_is_pruned_or_emptied_beside_the_server_costs_no_worker(launch: Start) -> None:
