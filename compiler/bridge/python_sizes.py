@@ -25,9 +25,9 @@ def answered(value: Value, tell: Tell) -> Iterator[None]:
         (torch.SymInt, "__divmod__", lambda a, b: (a // b, a % b)),
         (torch.SymInt, "__rdivmod__", lambda a, b: (b // a, b % a)),
     ]
-    for kind in (torch.SymInt, torch.SymFloat):
-        rows.append((kind, "__repr__", _as_text(kind.__repr__, repr, value, tell)))
-        rows.append((kind, "__format__", _as_text(kind.__format__, format, value, tell)))
+    for symbolic in (torch.SymInt, torch.SymFloat):
+        rows.append((symbolic, "__repr__", _as_text(symbolic.__repr__, repr, value, tell)))
+        rows.append((symbolic, "__format__", _as_text(symbolic.__format__, format, value, tell)))
     before = [(kind, name, vars(kind).get(name)) for kind, name, _ in rows]
     for kind, name, function in rows:
         setattr(kind, name, function)

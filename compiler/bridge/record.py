@@ -8,6 +8,7 @@ import operator
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -71,6 +72,12 @@ class Trace:
     @property
     def placeholders(self) -> dict[str, Node]:
         return {node.name: node for node in self.nodes if node.op == "placeholder"}
+
+    @cached_property
+    def units(self) -> int:
+        """How many axes of results have the size 1."""
+        shapes = [getattr(node.meta.get("val"), "shape", ()) for node in self.nodes]
+        return sum(list(shape).count(1) for shape in shapes)
 
     @property
     def outputs(self) -> Sequence[Any]:

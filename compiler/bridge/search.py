@@ -101,6 +101,7 @@ class Search:
             if self.prober.tied:  # supposed, to find the first trace
                 self.prober.tied = {}
                 self._relate(first)
+            first = self._roomier(first)
         else:
             first = self.start
         self.outputs = tuple(result_names(self.prober.trace(first), self.source.outputs))
@@ -117,6 +118,12 @@ class Search:
         if not others and len(self.limits) < len(self.free):
             unproven = unproven or "the program could be traced at one size alone"
         return self._captured(lowered, system, examples, unproven)
+
+    def _roomier(self, first: dict[str, int]) -> dict[str, int]:
+        """`first`, or other sizes at which fewer results have an axis of 1: PyTorch's symbolic forward takes
+        that for a number, and what follows from it too."""
+        others = self.prober.others(first, 1, lambda sizes: True)
+        return min((first, *others), key=lambda sizes: self.prober.trace(sizes).units)
 
     def _take(self, branches: Sequence[Branch], first: Bindings) -> None:
         """The branches of the traced path bound what it is valid for; one that only a single size passes

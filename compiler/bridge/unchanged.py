@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import _lru_cache_wrapper
 from typing import Any
@@ -40,6 +40,6 @@ def unchanged(module: nn.Module) -> Iterator[None]:
 def _remembering(module: nn.Module) -> set[Any]:
     """Functions with a memory, in the classes of a module's parts and in the files of these."""
     kinds = {type(part) for part in module.modules() if not type(part).__module__.startswith("torch.")}
-    scopes = [vars(kind) for kind in kinds]
+    scopes: list[Mapping[str, Any]] = [vars(kind) for kind in kinds]
     scopes += [vars(sys.modules[name]) for name in {kind.__module__ for kind in kinds} if name in sys.modules]
     return {value for scope in scopes for value in scope.values() if isinstance(value, _lru_cache_wrapper)}

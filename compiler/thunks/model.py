@@ -23,7 +23,7 @@ from dlcb.compiler.report import Report
 from dlcb.compiler.runtime.cpu import CpuDevice
 from dlcb.compiler.runtime.cuda import CudaDevice, architecture
 from dlcb.compiler.runtime.device import Device
-from dlcb.compiler.runtime.executor import Ran, Shapes
+from dlcb.compiler.runtime.executor import Ran
 from dlcb.compiler.runtime.graphs import Recorder
 from dlcb.compiler.runtime.memory import SharedArena
 from dlcb.compiler.runtime.types import NAMES
@@ -31,7 +31,7 @@ from dlcb.compiler.runtime.weights import aligned
 from dlcb.compiler.signature import Signature, TensorSpec
 from dlcb.compiler.source import ModelSource
 from dlcb.compiler.thunks.arrays import has_dtype, to_array, to_tensor
-from dlcb.compiler.thunks.contract import check_declared
+from dlcb.compiler.thunks.contract import admission, check_declared
 from dlcb.compiler.thunks.dynamic import ProgramThunk
 from dlcb.compiler.thunks.eager import EagerThunk
 from dlcb.compiler.thunks.graphs import GraphsThunk
@@ -92,7 +92,7 @@ class CompiledModel:
         source: ModelSource,
         artifact: Artifact,
         device: Device,
-        eager: Thunk,
+        eager: EagerThunk,
         program: ProgramThunk | GraphsThunk | UnprovenThunk | None,
         jit: JitThunk | None = None,
         unmasked: ProgramThunk | UnprovenThunk | None = None,
@@ -322,8 +322,7 @@ def load_model(
     if eager_place != place.torch_device:
         beside = EagerThunk(lambda: _eager_module(source), names, place.torch_device)
 
-    def admit(shapes: Shapes) -> None:
-        check_declared(source, shapes)
+    admit = admission(source)
 
     def thunks_of(
         key: str,

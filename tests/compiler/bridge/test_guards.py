@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -63,3 +64,68 @@ def test_a_time_limit_is_said() -> None:
 def test_a_forward_that_needs_values_is_said() -> None:
     found = branches(lambda x: x if x.sum() > 0 else -x)
     assert "the symbolic forward" in found.missing
+
+
+def caught(x: Tensor) -> Tensor:
+    try:
+        return x * {13: 2.0}[x.shape[0]]
+    except Exception:
+        return x
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda x: x * {13: 2.0}.get(x.shape[0], 1.0), "looked up"),
+        (lambda x: x if x.shape[0] in {7, 129} else -x, "looked up"),
+        (lambda x: x if x.shape in {(7, 4)} else -x, "looked up"),
+        (lambda x: x if hash(x.shape[0]) % 5 == 3 else -x, "looked up"),
+        (caught, "looked up"),
+        (lambda x: x if str(x.shape[0]).endswith("7") else -x, "text"),
+        (lambda x: x if f"{x.shape[0] / 2:.1f}" == "6.5" else -x, "text"),
+        (lambda x: x if "13" in repr(x.shape) else -x, "text"),
+    ],
+    ids=["dict", "set", "shapes", "hash", "caught", "str", "format", "repr"],
+)
+def test_what_leaves_no_condition_is_said(function: Callable[[Tensor], Tensor], said: str) -> None:
+    missing = branches(function).missing
+    assert said in missing and "test_guards.py" in missing
+
+
+def test_text_is_that_of_the_sample() -> None:
+    (branch,) = branches(lambda x: x if x.shape[0] < int(f"1{x.shape[0]:d}") else -x).found
+    assert [evaluate(branch.condition, {"n": n}) for n in (15, 16)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x if len(x) < 10 else -x,
+        lambda x: x if bool(torch.tensor(x.shape[0]) < 10) else -x,
+        lambda x: x if bool(torch.as_tensor([x.shape[0], 3]).max() < 10) else -x,
+        lambda x: x * [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0][x.shape[0]],
+    ],
+    ids=["len", "tensor", "as_tensor", "list"],
+)
+def test_a_size_that_becomes_a_number_is_held(function: Callable[[Tensor], Tensor]) -> None:
+    conditions = [branch.condition for branch in branches(function).found]
+    assert any(not evaluate(condition, {"n": 7}) for condition in conditions)
+
+
+def test_quotient_and_remainder_at_once() -> None:
+    found = branches(lambda x: x * divmod(x.shape[0], 4)[0] + divmod(100, x.shape[0])[1])
+    assert found == Branches(())
+
+
+def test_neighbours_of_pytorch_are_the_user() -> None:
+    text = "def function(x):\n    return x if x.shape[0] < 10 else -x"
+    scope: dict[str, Callable[[Tensor], Tensor]] = {}
+    exec(compile(text, f"{Path(torch.__file__).parent}vision/model.py", "exec"), scope)
+    (branch,) = branches(scope["function"]).found
+    assert branch.source.endswith("torchvision/model.py:2")
+
+
+def test_sizes_are_pytorchs_own_again() -> None:
+    before = {kind: dict(vars(kind)) for kind in (torch.SymInt, torch.SymFloat)}
+    branches(lambda x: x if str(x.shape[0]) == "7" else -x)
+    assert {kind: dict(vars(kind)) for kind in before} == before

@@ -201,12 +201,8 @@ LOOKUP = ModelSource(
 )
 
 
-def lookup_model(
-    store: handmade.DictStore, source: ModelSource = LOOKUP, quarantined: str = ""
-) -> CompiledModel:
-    artifact = Artifact(
-        signature("ids", "int64", 3), Report("dynamic"), handmade.lookup(unit()), quarantined=quarantined
-    )
+def lookup_model(store: handmade.DictStore, source: ModelSource = LOOKUP, **change) -> CompiledModel:
+    artifact = Artifact(signature("ids", "int64", 3), Report("dynamic"), handmade.lookup(unit()), **change)
     key = publish(artifact, source, handmade.table(), store)
     return load_model(source, key, store)
 

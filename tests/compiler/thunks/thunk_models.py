@@ -14,6 +14,29 @@ class Twice(torch.nn.Module):
         return x + x + self.table[: x.shape[0]]
 
 
+class TwiceBut(torch.nn.Module):
+    """2 x, but 3 x at some numbers of rows."""
+
+    def __init__(self, rows: list[int]) -> None:
+        super().__init__()
+        self.rows = set(rows)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 3 if x.shape[0] in self.rows else x + x
+
+
+class LookupBut(torch.nn.Module):
+    """The rows of a table of 10, but of one of 20 for a single list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.arange(80.0).view(20, 4))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        table = self.table if ids.shape[0] in {1} else self.table[:10]
+        return torch.nn.functional.embedding(ids, table)
+
+
 class Lookup(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -86,3 +109,11 @@ def lookup() -> torch.nn.Module:
 
 def double() -> torch.nn.Module:
     return Double()
+
+
+def twice_but(rows: list[int]) -> torch.nn.Module:
+    return TwiceBut(rows)
+
+
+def lookup_but() -> torch.nn.Module:
+    return LookupBut()

@@ -1,0 +1,64 @@
+"""What a forward on fake tensors leaves in a module's attributes and in the memory of functions is gone."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import nn
+
+from dlcb.compiler.bridge.capture import trace
+from dlcb.compiler.bridge.unchanged import unchanged
+
+
+@functools.lru_cache
+def remembered(n: int) -> torch.Tensor:
+    return torch.arange(n, dtype=torch.float32)
+
+
+class Tables(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_length: dict[int, torch.Tensor] = {3: torch.zeros(3)}
+        self.met: list[int] = [3]
+        self.longest: torch.Tensor | None = None
+        self.part = nn.Identity()
+        self.register_buffer("places", torch.zeros(1))
+
+    @functools.lru_cache  # noqa: B019
+    def own(self, n: int) -> torch.Tensor:
+        return torch.ones(n)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n = x.shape[0]
+        self.met.append(n)
+        if n not in self.by_length:
+            self.by_length[n] = torch.arange(n, dtype=torch.float32)
+        if self.longest is None or len(self.longest) < n:
+            self.longest = torch.arange(n, dtype=torch.float32)
+        self.register_buffer("places", torch.arange(n))
+        self.part.used = x
+        return x + self.by_length[n] + self.longest[:n] + remembered(n) + self.own(n) + self.places
+
+
+def test_a_trace_changes_nothing() -> None:
+    module = Tables()
+    tables, met, places = module.by_length, module.met, module.places
+    for n in (5, 7, 5):
+        trace(module, {"x": torch.zeros(n)})
+    assert module.by_length is tables and list(tables) == [3]
+    assert module.met is met == [3]
+    assert module.longest is None and module.places is places and not hasattr(module.part, "used")
+    assert remembered.cache_info().currsize == 0 == Tables.own.cache_info().currsize
+    assert type(module(torch.zeros(5))) is torch.Tensor
+
+
+def test_what_is_raised_goes_through() -> None:
+    module = nn.Linear(2, 2)
+    try:
+        with unchanged(module):
+            module.extra = 1
+            raise KeyError("extra")
+    except KeyError:
+        pass
+    assert not hasattr(module, "extra") and module(torch.zeros(1, 2)).shape == (1, 2)
