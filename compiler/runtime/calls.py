@@ -21,16 +21,6 @@ Binder = Callable[[Tensors, torch.Tensor | None], Callable[[], Any]]
 Operand = torch.Tensor | Callable[[], torch.Tensor]  # known now, or during a run
 
 
-def is_whole(view: View, elements: int) -> bool:
-    """Whether a view is all of a buffer of so many elements, row-major."""
-    step = 1
-    for size, stride in zip(reversed(view.shape), reversed(view.strides), strict=True):
-        if stride != step and size != 1:
-            return False
-        step *= size
-    return step == elements and view.offset == 0
-
-
 def as_view(base: torch.Tensor, view: View) -> torch.Tensor:
     """The view in the memory that starts where `base` does."""
     if base.shape == view.shape and base.stride() == view.strides and not view.offset:
@@ -46,6 +36,11 @@ def viewed(frame: list, slot: int, view: View) -> torch.Tensor:
 def copied(frame: list, slot: int, view: View) -> torch.Tensor:
     """As `viewed`, in memory of its own."""
     return as_view(frame[slot], view).clone()
+
+
+def cloned(parameter: torch.Tensor, frame: list, slot: int, view: View) -> torch.Tensor:
+    """As `copied`, of a parameter, which lies in no slot."""
+    return as_view(parameter, view).clone()
 
 
 def forget(frame: list, slots: tuple[int, ...]) -> None:

@@ -14,8 +14,7 @@ from typing import Any
 import torch
 
 from dlcb.compiler.errors import ArtifactError
-from dlcb.compiler.host.interpreter import ConcreteLaunch
-from dlcb.compiler.runtime.device import STATUS_CELLS, Cells, first_raised
+from dlcb.compiler.runtime.device import STATUS_CELLS, Cells, Prepared, first_raised
 from dlcb.kernel_cache.store import Store
 
 
@@ -23,7 +22,7 @@ class HostStatus:
     """Flags in the process's own memory."""
 
     def __init__(self, rows: int) -> None:
-        self._cells = Cells(STATUS_CELLS * rows)
+        self._cells = Cells([0] * (STATUS_CELLS * rows))
 
     def address_of(self, row: int) -> int:
         return self._cells.address_of(STATUS_CELLS * row)
@@ -60,11 +59,21 @@ class CpuDevice:
             file.write(payload)
         return ctypes.CDLL(f"/proc/self/fd/{descriptor}")
 
-    def launcher(
-        self, function: Any, launch: ConcreteLaunch, pointers: int, parameters: int, status: int
-    ) -> tuple[Callable[[], None], Any]:
-        address = ctypes.c_void_p  # converted once, here, and not in every call
-        return partial(function, address(pointers), address(parameters), address(status), self._threads), None
+    def launchers(
+        self, launches: Sequence[Prepared], arguments: Cells
+    ) -> tuple[list[Callable[[], None]], Any]:
+        address, start = ctypes.c_void_p, arguments.address  # converted once, here, and not in every call
+        runs = [
+            partial(
+                function,
+                address(start + 8 * first),
+                address(start + 8 * (first + pointers)),
+                address(flags),
+                self._threads,
+            )
+            for function, _, first, pointers, flags in launches
+        ]
+        return list(runs), None
 
     def status(self, rows: int) -> HostStatus:
         return HostStatus(rows)

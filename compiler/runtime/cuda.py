@@ -15,8 +15,7 @@ from typing import Any
 import torch
 
 from dlcb.compiler.errors import ArtifactError, ToolchainError
-from dlcb.compiler.host.interpreter import ConcreteLaunch
-from dlcb.compiler.runtime.device import STATUS_CELLS, Cells, first_raised
+from dlcb.compiler.runtime.device import STATUS_CELLS, Cells, Prepared, first_raised
 from dlcb.kernel_cache.store import Store
 
 _SHARED_WITHOUT_ASKING = 48 * 1024  # bytes of shared memory that every kernel may have
@@ -90,32 +89,27 @@ class CudaDevice:
             raise ArtifactError(f"the kernels under {key} do not load here: {error}", stage="load") from error
         return module
 
-    def launcher(
-        self, function: Any, launch: ConcreteLaunch, pointers: int, parameters: int, status: int
-    ) -> tuple[Callable[[], None], Any]:
-        if launch.shared_bytes > self._granted.get(function.ptr, _SHARED_WITHOUT_ASKING):
+    def launchers(
+        self, launches: Sequence[Prepared], arguments: Cells
+    ) -> tuple[list[Callable[[], None]], Any]:
+        # The driver reads a list of addresses, one for each argument. All arguments lie in a row, and so do
+        # their addresses: a launch's list is a part of one list of all.
+        start, stream, launch_kernel = arguments.address, self.stream(), self._cuda.driver.launchKernel
+        addresses = Cells(range(start, start + 8 * arguments.count, 8))
+        runs: list[Callable[[], None]] = []
+        for function, launch, first, _, _ in launches:
+            entry, shared = function.ptr, launch.shared_bytes
+            if shared > _SHARED_WITHOUT_ASKING:
+                self._grant(entry, shared)
+            block = addresses.address_of(first)
+            runs.append(partial(launch_kernel, entry, *launch.grid, *launch.block, shared, stream, block, 0))
+        return runs, addresses
+
+    def _grant(self, entry: int, shared_bytes: int) -> None:
+        if shared_bytes > self._granted.get(entry, 0):
             attribute = self._cuda.driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            self._cuda.driver.funcSetAttribute(function.ptr, attribute, launch.shared_bytes)
-            self._granted[function.ptr] = launch.shared_bytes
-        addresses = [pointers + 8 * k for k in range(len(launch.variant.buffers))]
-        addresses += [parameters + 8 * k for k in range(len(launch.parameters))]
-        block = Cells(len(addresses) + 2)
-        for cell, address in enumerate(addresses):
-            block.view[cell] = address
-        # the status pointer is the last argument; its value stands in the block's own last cell
-        block.view[len(addresses)] = block.address_of(len(addresses) + 1)
-        block.view[len(addresses) + 1] = status
-        run = partial(
-            self._cuda.driver.launchKernel,
-            function.ptr,
-            *launch.grid,
-            *launch.block,
-            launch.shared_bytes,
-            self.stream(),
-            block.address,
-            0,
-        )
-        return run, block
+            self._cuda.driver.funcSetAttribute(entry, attribute, shared_bytes)
+            self._granted[entry] = shared_bytes
 
     def status(self, rows: int) -> MappedStatus:
         return MappedStatus(rows, lambda: self._cuda.runtime.streamSynchronize(self.stream()))

@@ -4,8 +4,8 @@ memory, keep the flags that kernels raise for bad indices. CPU and CUDA each giv
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -19,13 +19,18 @@ STATUS_CELLS = 4  # int64 each: 0 or number of the check + 1, position, value, u
 class Cells:
     """A row of int64 cells at a fixed address, cheap to write one by one from Python."""
 
-    def __init__(self, count: int) -> None:
-        memory = bytearray(8 * count or 8)
-        self.view = memoryview(memory).cast("q")
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    def __init__(self, values: Iterable[int]) -> None:
+        memory = array("q", values)
+        self.address, self.count = memory.buffer_info()
+        self.view = memoryview(memory)  # which also keeps it from moving
 
     def address_of(self, cell: int) -> int:
         return self.address + 8 * cell
+
+
+# A launch whose arguments lie in consecutive cells: addresses of buffers, the parameters, the address of its
+# flags. It is its entry point, its numbers, the first cell, the number of buffers, and that address.
+Prepared = tuple[Any, ConcreteLaunch, int, int, int]
 
 
 class Status(Protocol):
@@ -62,12 +67,11 @@ class Device(Protocol):
         it. ArtifactError when the store no longer has one of them."""
         ...
 
-    def launcher(
-        self, function: Any, launch: ConcreteLaunch, pointers: int, parameters: int, status: int
-    ) -> tuple[Callable[[], None], Any]:
-        """A launch ready to run, and what must be kept as long as it is. `pointers`, `parameters` and
-        `status` are addresses of cells that stay where they are; what stands in the pointer cells when the
-        launch runs is what the kernel gets."""
+    def launchers(
+        self, launches: Sequence[Prepared], arguments: Cells
+    ) -> tuple[list[Callable[[], None]], Any]:
+        """Launches ready to run, and what must be kept as long as they are, as must `arguments`: what stands
+        in their cells when a launch runs is what the kernel gets."""
         ...
 
     def status(self, rows: int) -> Status: ...

@@ -5,7 +5,6 @@ plan; a new one goes through the interpreter first, never through a compiler.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
@@ -15,8 +14,9 @@ from dlcb.compiler.dtype import dtype
 from dlcb.compiler.host.interpreter import VECTOR_ALIGNMENT, Concrete, Interpreter
 from dlcb.compiler.host.program import Program
 from dlcb.compiler.runtime.memory import SharedArena
-from dlcb.compiler.runtime.plan import Plan, Surroundings
+from dlcb.compiler.runtime.plan import Plan
 from dlcb.compiler.runtime.shape_cache import ShapeCache
+from dlcb.compiler.runtime.template import Surroundings, Template
 
 Shapes = Sequence[Sequence[int]]  # of the inputs, in the program's order
 
@@ -47,6 +47,13 @@ class Executor:
         self._input_names = [given.name for given in program.inputs]
         self._externals = self._needed_from_before()
         self._outputs = [output.tensor for output in program.outputs]
+        shown = [()] * (len(program.segments) - 1) + [self._outputs]  # by the last segment
+        self._templates = [
+            Template(outline, around, externals, len(self._input_names), outputs)
+            for outline, externals, outputs in zip(
+                self.interpreter.outlines, self._externals, shown, strict=True
+            )
+        ]
 
     def run(self, inputs: Sequence[torch.Tensor]) -> Ran:
         """`inputs` in the program's order, contiguous, of its dtypes, on its device; outputs are memory of
@@ -96,13 +103,12 @@ class Executor:
     def output_bytes(self, concrete: Concrete) -> int:
         """Bytes of the outputs of a plan of the only segment."""
         kinds = {tensor.name: dtype(tensor.dtype) for tensor in concrete.segment.tensors}
-        return sum(prod(concrete.views[name].shape) * kinds[name].itemsize for name in self._outputs)
+        return sum(prod(concrete.view(name).shape) * kinds[name].itemsize for name in self._outputs)
 
     def twin(self, plan: Plan, memory: SharedArena) -> Plan:
         """The same plan prepared again, hot, for the stream that is current now and an arena of its own; it
         is not kept in the cache."""
-        around = replace(self.around, memory=memory, hot=True)
-        return Plan(plan.concrete, around, self._externals[-1], len(self._input_names), self._outputs)
+        return Plan(self._templates[-1], plan.concrete, memory, hot=True)
 
     def is_cached(self, shapes: Shapes) -> bool:
         key = tuple(tuple(shape) for shape in shapes)
@@ -115,7 +121,7 @@ class Executor:
         if found is None:
             bound = self._bind(key[0]) if sizes is None else sizes
             return self._prepare(key, self.interpreter.plan(bound, number, aligned), number), False
-        if isinstance(found, Plan) and (found.recorded is not None or found.fits(self.around)):
+        if isinstance(found, Plan) and (found.recorded is not None or found.fits(self.around.memory)):
             return found, True
         return self._prepare(key, _numbers(found), number), True
 
@@ -126,14 +132,7 @@ class Executor:
     def _prepare(self, key: tuple, concrete: Concrete, number: int) -> Plan:
         memory = self.around.memory
         generation = memory.generation
-        last = number == len(self.program.segments) - 1
-        plan = Plan(
-            concrete,
-            self.around,
-            self._externals[number],
-            len(self._input_names),
-            self._outputs if last else (),
-        )
+        plan = Plan(self._templates[number], concrete, memory)
         if memory.generation != generation:
             self.cache.replace_all(_unless_recorded)  # the others would keep the old block alive
         self.cache.put(key, plan)

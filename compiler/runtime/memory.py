@@ -16,17 +16,14 @@ class SharedArena:
     def __init__(self, device: torch.device) -> None:
         self.generation = 0
         self.block = torch.empty(0, dtype=torch.uint8, device=device)
+        self.bytes = 0
         self._typed: dict[torch.dtype, torch.Tensor] = {}  # the block as elements of each type
-
-    @property
-    def bytes(self) -> int:
-        return self.block.numel()
 
     def require(self, nbytes: int) -> None:
         """Make the block at least this large. The old one lives on in plans that still point into it."""
         if nbytes > self.bytes:
-            size = -(-int(nbytes * _GROWTH) // _WHOLE) * _WHOLE
-            self.block = torch.empty(size, dtype=torch.uint8, device=self.block.device)
+            self.bytes = -(-int(nbytes * _GROWTH) // _WHOLE) * _WHOLE
+            self.block = torch.empty(self.bytes, dtype=torch.uint8, device=self.block.device)
             self._typed = {}
             self.generation += 1
 

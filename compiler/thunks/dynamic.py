@@ -12,12 +12,12 @@ import torch
 
 from dlcb.compiler.errors import ArtifactError
 from dlcb.compiler.host.interpreter import ConcreteCall
-from dlcb.compiler.host.program import EagerCall, Program
+from dlcb.compiler.host.program import EagerCall, LibraryCall, Program
 from dlcb.compiler.runtime.calls import Binder
 from dlcb.compiler.runtime.device import Device
 from dlcb.compiler.runtime.executor import Executor, Ran, Shapes
 from dlcb.compiler.runtime.memory import SharedArena
-from dlcb.compiler.runtime.plan import Surroundings
+from dlcb.compiler.runtime.template import Surroundings
 from dlcb.compiler.runtime.weights import aligned
 from dlcb.compiler.thunks import eager, library
 from dlcb.compiler.thunks.thunk import Forecast
@@ -44,8 +44,9 @@ class ProgramThunk:
         memory = memory or SharedArena(device.torch_device)
         with torch.inference_mode(False), torch.no_grad():  # the arena is written from both modes
             ready = _ready_parameters(program, parameters, functions, device, memory)
-        around = Surroundings(device, memory, functions, ready, _binder(device, program), program.definitions)
-        self.executor = Executor(program, around, capacity, admit)
+            bind = _binder(device, program)
+            around = Surroundings(device, memory, functions, ready, bind, program.definitions)
+            self.executor = Executor(program, around, capacity, admit)
         self.tier = "dynamic" if self.executor.interpreter.sizes else "static"
 
     @property
@@ -64,7 +65,7 @@ class ProgramThunk:
         cached = self.executor.is_cached(shapes)
         concrete = self.executor.concrete(shapes)
         whole = not concrete.segment.binds
-        views = [concrete.views[output.tensor] if whole else None for output in self.program.outputs]
+        views = [concrete.view(output.tensor) if whole else None for output in self.program.outputs]
         outputs = tuple(view.shape if view is not None else None for view in views)
         return Forecast(self.tier, outputs, concrete.peak_bytes, cached)
 
@@ -106,12 +107,18 @@ def _binder(device: Device, program: Program) -> Callable[[ConcreteCall, bool], 
     constant = {
         tensor.name: tensor.buffer in parameters for segment in program.segments for tensor in segment.tensors
     }
+    constants = {
+        step.inputs: [constant[name] for name in step.inputs]
+        for segment in program.segments
+        for step in segment.steps
+        if isinstance(step, LibraryCall)
+    }
 
     def of(concrete: ConcreteCall, hot: bool) -> Binder:
         call, attributes = concrete.call, concrete.attributes
         if isinstance(call, EagerCall):
             return lambda operands, out: eager.bind(call.target, attributes, operands, device.torch_device)
-        return library.binder(call.operator, attributes, [constant[name] for name in call.inputs], hot)
+        return library.binder(call.operator, attributes, constants[call.inputs], hot)
 
     return of
 

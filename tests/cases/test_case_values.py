@@ -50,7 +50,7 @@ def test_W8_negative_numerators(store):
     system = System()
     assert (system.simplify(const(-7) // 2).value, system.simplify(const(-7) % 2).value) == (-4, 1)
     n = size("n")
-    both = [(n - 9) // 2, (n - 9) % 2]
+    both = ((n - 9) // 2, (n - 9) % 2)
     assert [evaluate(e, {"n": 2}) for e in both] == [-4, 1]
     assert compile_expressions(both, ("n",), ())(2) == (-4, 1)
     case = compiled(store, "negative_places", {"x": ("n",)}, outputs=2)

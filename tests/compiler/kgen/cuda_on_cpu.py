@@ -19,10 +19,9 @@ import numpy as np
 from buffer_bounds import CHECKS, OPTIONS, held_to_buffers
 from kernel_runs import CppRun, Unit, number, parameters
 
-from dlcb.compiler.host.interpreter import ConcreteLaunch
 from dlcb.compiler.kgen import Kernel
 from dlcb.compiler.runtime.cpu import CpuDevice
-from dlcb.compiler.runtime.device import Cells
+from dlcb.compiler.runtime.device import Cells, Prepared
 from dlcb.kernel_cache.store import Store
 
 _HEADER = """
@@ -230,13 +229,12 @@ class EmulatedDevice(CpuDevice):
     def load(self, keys: Sequence[str], store: Store) -> Callable[[str], Any]:
         return lambda name: ctypes.cast(getattr(self._kernels, f"enter_{name}"), ctypes.c_void_p)
 
-    def launcher(
-        self, function: Any, launch: ConcreteLaunch, pointers: int, parameters: int, status: int
-    ) -> tuple[Callable[[], None], Any]:
-        addresses = [pointers + 8 * k for k in range(len(launch.variant.buffers))]
-        addresses += [parameters + 8 * k for k in range(len(launch.parameters))]
-        block = Cells(len(addresses) + 2)  # addresses of arguments; the last argument stands behind them
-        for cell, value in enumerate((*addresses, block.address_of(len(addresses) + 1), status)):
-            block.view[cell] = value
-        arguments = ctypes.c_void_p(block.address)
-        return partial(self._kernels.run_kernel, function, arguments, launch.grid[0], launch.block[0]), block
+    def launchers(
+        self, launches: Sequence[Prepared], arguments: Cells
+    ) -> tuple[list[Callable[[], None]], Any]:
+        addresses = Cells(arguments.address_of(cell) for cell in range(arguments.count))
+        runs: list[Callable[[], None]] = []
+        for function, launch, first, _, _ in launches:
+            block = ctypes.c_void_p(addresses.address_of(first))
+            runs.append(partial(self._kernels.run_kernel, function, block, launch.grid[0], launch.block[0]))
+        return runs, addresses

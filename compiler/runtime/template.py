@@ -1,0 +1,239 @@
+"""What all plans of one segment share: which buffers stand in which arguments of a kernel, what a call brings
+along, where operands of library calls lie. It is found once, by names, so that a plan for new sizes only
+fills in numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.node import ONE, ZERO, product
+from dlcb.compiler.host.interpreter import ConcreteCall, Outline, View
+from dlcb.compiler.host.program import (
+    Buffer,
+    Definition,
+    EagerCall,
+    IndexCheck,
+    Launch,
+    LibraryCall,
+    Tensor,
+    Variant,
+)
+from dlcb.compiler.runtime.calls import Binder, as_view, cloned, copied, viewed
+from dlcb.compiler.runtime.device import STATUS_CELLS, Cells, Device
+from dlcb.compiler.runtime.memory import SharedArena
+from dlcb.compiler.runtime.types import TORCH
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What plans of one program need beside the sizes. `parameters` by buffer name, aligned to 64 bytes;
+    `functions` gives a kernel's entry point; `bind` prepares a library or eager call, told whether plans are
+    hot: worth whatever it takes to prepare them."""
+
+    device: Device
+    memory: SharedArena
+    functions: Callable[[str], Any]
+    parameters: Mapping[str, torch.Tensor]
+    bind: Callable[[ConcreteCall, bool], Binder]
+    definitions: tuple[Definition, ...] = ()
+
+
+class KernelTemplate(NamedTuple):
+    """One variant of a launch. `buffers` are numbers in a plan's list of addresses; `brought` has
+    (argument, slot) of each buffer that a call brings along."""
+
+    name: str
+    buffers: tuple[int, ...]
+    brought: tuple[tuple[int, int], ...]
+    checks: tuple[IndexCheck, ...]
+
+
+class LaunchTemplate(NamedTuple):
+    """A launch, with its row of flags; -1: no variant looks at indices."""
+
+    variants: tuple[KernelTemplate, ...]
+    row: int
+
+
+class Place(NamedTuple):
+    """Where a tensor lies: in a slot of the frame, at a numbered offset of the arena, or, where both are -1,
+    in a parameter. `fixed` is a parameter's tensor that is the same at all sizes."""
+
+    name: str
+    layout: int
+    dtype: torch.dtype
+    slot: int
+    in_arena: int
+    parameter: torch.Tensor | None
+    fixed: torch.Tensor | None
+
+
+class CallTemplate(NamedTuple):
+    """A library or eager call. `late`: an operand is known only during a run; `returned`: the results' memory
+    comes from the call."""
+
+    operands: tuple[Place, ...]
+    results: tuple[Place, ...]
+    checks: tuple[tuple[Place, IndexCheck], ...]
+    eager: bool
+    late: bool
+    returned: bool
+
+
+class ResultTemplate(NamedTuple):
+    """A buffer that each run allocates, result `number` of the outline: in the layout `whole`
+    (its number), which is all of it, or flat where that is -1."""
+
+    slot: int
+    number: int
+    itemsize: int
+    whole: int
+    allocate: Callable[[Sequence[int]], torch.Tensor]
+
+
+class OutputTemplate(NamedTuple):
+    """A tensor that plans show: what lies in the slot, or what `show` makes of the frame, the slot and the
+    view."""
+
+    slot: int
+    layout: int
+    show: Callable[[list, int, View], torch.Tensor] | None
+
+
+class Template:
+    """What plans of one segment share.
+
+    `externals` names the buffers that each call brings along, in order: inputs, and what earlier segments
+    left; the first `inputs` of them belong to the caller. `outputs` names the tensors that plans show.
+    """
+
+    def __init__(
+        self,
+        outline: Outline,
+        around: Surroundings,
+        externals: Sequence[str],
+        inputs: int,
+        outputs: Sequence[str] = (),
+    ) -> None:
+        self.around, self.externals = around, len(externals)
+        self._outline, self._inputs = outline, inputs
+        segment = outline.segment
+        names = (*externals, *(buffer.name for buffer in outline.results))
+        self.slots = {name: slot for slot, name in enumerate(names)}
+        self._tensors = {tensor.name: tensor for tensor in segment.tensors}
+        self._in_arena = {buffer.name: number for number, buffer in enumerate(outline.in_arena)}
+        self._numbers = dict(self._in_arena)
+        self.addresses: list[int] = []  # of a plan: what lies in its arena, then these
+        self._returned = {buffer.name for buffer in outline.results if buffer.place == "call"}
+        rows = 0
+        self.launches: dict[int, LaunchTemplate] = {}  # by step
+        self.calls: dict[int, CallTemplate] = {}
+        for number, step in enumerate(segment.steps):
+            if not isinstance(step, Launch):
+                self.calls[number] = self._call(step)
+                continue
+            checked = any(variant.checks for variant in step.variants)
+            self.launches[number] = LaunchTemplate(
+                tuple(map(self._kernel, step.variants)), rows if checked else -1
+            )
+            rows += checked
+        # Plans run one after another, each looks at its flags, and flags that were seen are down again: one
+        # set of them is enough.
+        self.status = around.device.status(rows) if rows else None
+        self._spare = Cells([0] * STATUS_CELLS)
+        self.unused_flags = self._spare.address  # of launches that look at no index
+        self.results = [
+            self._result(number, buffer)
+            for number, buffer in enumerate(outline.results)
+            if buffer.place == "result"
+        ]
+        self.outputs = [self._output(name) for name in outputs]
+        # step -> slots of returned memory that nothing reads after it
+        self.released: dict[int, tuple[int, ...]] = {}
+        for buffer in outline.results:
+            if buffer.place == "call" and buffer.last < len(segment.steps):
+                self.released[buffer.last] = (*self.released.get(buffer.last, ()), self.slots[buffer.name])
+        # a run only enqueues work: it looks at no index and reads no size on the way
+        waits = any(
+            step.checks or (isinstance(step, EagerCall) and step.reads_numbers)
+            for step in segment.steps
+            if not isinstance(step, Launch)
+        )
+        self.recordable = not segment.binds and not waits
+
+    def _kernel(self, variant: Variant) -> KernelTemplate:
+        brought = [(k, self.slots[name]) for k, name in enumerate(variant.buffers) if name in self.slots]
+        numbers = tuple(map(self._number, variant.buffers))
+        return KernelTemplate(variant.kernel, numbers, tuple(brought), variant.checks)
+
+    def _number(self, buffer: str) -> int:
+        number = self._numbers.get(buffer)
+        if number is None:
+            number = self._numbers[buffer] = len(self._numbers)
+            # what a call brings along has an address only then
+            known = 0 if buffer in self.slots else self.around.parameters[buffer].data_ptr()
+            self.addresses.append(known)
+        return number
+
+    def _call(self, call: LibraryCall | EagerCall) -> CallTemplate:
+        eager = isinstance(call, EagerCall)
+        operands = tuple(map(self._place, call.inputs))
+        results = tuple(map(self._place, call.results if isinstance(call, EagerCall) else (call.result,)))
+        returned = eager or self._tensors[results[0].name].buffer in self._returned
+        late = any(place.slot >= 0 for place in (operands if returned else (*operands, *results)))
+        checks = tuple((self._place(checked.tensor), checked.check) for checked in call.checks)
+        return CallTemplate(operands, results, checks, eager, late, returned)
+
+    def _place(self, name: str) -> Place:
+        tensor = self._tensors[name]
+        slot, in_arena = self.slots.get(tensor.buffer, -1), self._in_arena.get(tensor.buffer, -1)
+        parameter = self.around.parameters[tensor.buffer] if slot < 0 and in_arena < 0 else None
+        view = _constant_view(tensor)
+        fixed = as_view(parameter, view) if parameter is not None and view is not None else None
+        layout = self._outline.layouts[name]
+        return Place(name, layout, TORCH[tensor.dtype], slot, in_arena, parameter, fixed)
+
+    def _result(self, number: int, buffer: Buffer) -> ResultTemplate:
+        kind = TORCH[buffer.dtype]
+        allocate = torch.empty(0, dtype=kind, device=self.around.device.torch_device).new_empty
+        return ResultTemplate(self.slots[buffer.name], number, kind.itemsize, self._whole(buffer), allocate)
+
+    def _whole(self, buffer: Buffer) -> int:
+        for tensor in self._tensors.values():
+            if tensor.buffer == buffer.name and _is_whole(tensor, buffer.elements):
+                return self._outline.layouts[tensor.name]
+        return -1
+
+    def _output(self, name: str) -> OutputTemplate:
+        place = self._place(name)
+        if place.parameter is not None:
+            return OutputTemplate(place.slot, place.layout, partial(cloned, place.parameter))
+        if place.slot < self._inputs:
+            return OutputTemplate(place.slot, place.layout, copied)
+        whole = {result.slot: result.whole for result in self.results}.get(place.slot, -1)
+        return OutputTemplate(place.slot, place.layout, None if place.layout == whole else viewed)
+
+
+def _is_whole(tensor: Tensor, elements: Expr) -> bool:
+    """Whether a tensor is all of a buffer of so many elements, row-major, whatever the sizes."""
+    step: Expr = ONE
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.strides), strict=True):
+        if stride is not step and size is not ONE:
+            return False
+        step = step * size
+    return tensor.offset is ZERO and product(tensor.shape) is elements
+
+
+def _constant_view(tensor: Tensor) -> View | None:
+    """The tensor's view where no size is in it."""
+    if not all(e.is_const for e in (*tensor.shape, *tensor.strides, tensor.offset)):
+        return None
+    shape, strides = tuple(e.value for e in tensor.shape), tuple(e.value for e in tensor.strides)
+    return View(shape, strides, tensor.offset.value)
