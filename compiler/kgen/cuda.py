@@ -1,6 +1,6 @@
-"""CUDA C++: a nest comes in, a kernel's text for one variant goes out. Flat and column kernels give each
-thread neighbouring elements; in a row kernel a warp or a block takes a row. A variant fixes the width of
-accesses and of indices, so that the kernel tests neither (kgen.variants)."""
+"""CUDA C++: a nest comes in, a kernel's text for one variant goes out. Here stands what all share, and
+the kernels that give each thread elements of its own, neighbouring ones where an access moves several. A
+variant fixes the width of accesses and of indices, so that the kernel tests neither (kgen.variants)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dlcb.compiler.expr.node import TRUE, ZERO, apply, index, product, substitut
 from dlcb.compiler.ir.graph import Value
 from dlcb.compiler.kgen.coords import Element
 from dlcb.compiler.kgen.cpp import convert
-from dlcb.compiler.kgen.cstyle import ATOM, JOINS, Call, Spelled, inside, tables
+from dlcb.compiler.kgen.cstyle import ATOM, Call, Spelled, inside, tables
 from dlcb.compiler.kgen.lower import Lowering, Scope, identifier, identity
-from dlcb.compiler.kgen.schedule import Nest, beneath, kept_loops, worth_keeping
-from dlcb.compiler.kgen.variants import ACCESS, WARP, Variant, narrowable, row_start, steps_of
+from dlcb.compiler.kgen.schedule import Nest
+from dlcb.compiler.kgen.variants import ACCESS, Variant, narrowable, steps_of
 from dlcb.compiler.shapes.system import System
 
 _UNDER_WAY = 9  # steps of short loops: each may read a window and a weight
@@ -40,7 +40,6 @@ class Cuda(Lowering):
         self.variant = variant
         super().__init__(nest, tensors, system)
         self._shared: dict[str, str] = {}  # name -> element type
-        self._block_joins = 0
         floats = [v.dtype for v in (*tensors.values(), *nest.outputs) if v.dtype.is_float]
         self._all_half = bool(floats) and all(dtype.bits == 16 for dtype in floats)
         # quotients that are rounded to a half type, so that rounding twice before does no harm
@@ -49,16 +48,16 @@ class Cuda(Lowering):
             for e in (self.nest.elements if self._all_half else ())
             if e.scalar.op == "cast" and e.scalar.args[0].op == "div"
         }
-        self._before: dict[Expr, str] = {}  # of rows that start within an access
-        self._within = False  # is what lies beyond the row left out access by access?
+        self._wanted: list[str] = []  # conditions without which nothing is read or joined
 
     def run(self) -> list[str]:
         """The lines of the kernel's body."""
-        if self.nest.kind == "row":
-            self._rows()
-        else:
-            self._flat()
-        return [*self._shared_lines(WARP), *self.root.lines]
+        first = f"blockIdx.x * {self._index_type}(blockDim.x) + threadIdx.x"
+        step = f"gridDim.x * {self._index_type}(blockDim.x)"
+        self._spread(self.nest.loops, self.nest.elements, self.root, first, step)
+        if self.variant.tail:
+            self._tail(self.nest.loops[-1])
+        return self.root.lines
 
     def _shared_lines(self, length: int) -> list[str]:
         return [f"__shared__ {element} {name}[{length}];" for name, element in self._shared.items()]
@@ -72,13 +71,6 @@ class Cuda(Lowering):
 
     # ---- loops -----------------------------------------------------------------------------------
 
-    def _flat(self) -> None:
-        first = f"blockIdx.x * {self._index_type}(blockDim.x) + threadIdx.x"
-        step = f"gridDim.x * {self._index_type}(blockDim.x)"
-        self._spread(self.nest.loops, self.nest.elements, self.root, first, step, self._unrolled)
-        if self.variant.tail:
-            self._tail(self.nest.loops[-1])
-
     def _tail(self, lane: Expr) -> None:
         """The last elements, fewer than an access moves, by the first threads."""
         name, size = identifier(lane.value), self._size(lane.args[0])
@@ -89,32 +81,9 @@ class Cuda(Lowering):
         last.add([f"if ({name} < {size})"], rest)
         self.root.add([f"if (blockIdx.x == 0 && threadIdx.x < {self.variant.width})"], last)
 
-    def _rows(self) -> None:
-        """Rows over blocks or warps; within a row, elements over the threads of the team."""
-        self.row = row = Scope(self.root, frozenset(self.nest.rows))
-        each = [e for e in self.nest.elements if set(e.indices) & set(self.nest.inner)]
-        once = [e for e in self.nest.elements if e not in each]
-        if each:
-            self._spread(self.nest.inner, each, row, self._member, str(self.variant.team), self._unrolled)
-        if once:
-            leader = Scope(row, frozenset())
-            self._store(once, row, leader)
-            row.add([f"if ({self._member} == 0)"], leader)
-        if self._block_joins == 1:
-            row.lines.append("__syncthreads();")  # before the next row's join writes what this one's reads
-        teams = self.variant.threads // self.variant.team
-        first = "blockIdx.x" if teams == 1 else f"blockIdx.x * {teams} + threadIdx.x / {WARP}"
-        self._over(
-            self.nest.rows, row, self.root, first, "gridDim.x" if teams == 1 else f"gridDim.x * {teams}", 1
-        )
-
     @property
     def _unrolled(self) -> str:
         return f"#pragma unroll {self.variant.repeat}" if self.variant.repeat > 1 else ""
-
-    @property
-    def _member(self) -> str:
-        return "threadIdx.x" if self.variant.team > WARP else f"threadIdx.x % {WARP}"
 
     @property
     def _index_type(self) -> str:
@@ -136,9 +105,6 @@ class Cuda(Lowering):
         if not loops:
             home.lines.extend(scope.lines)
             return
-        if self.variant.peeled and width > 1:
-            self._over_peeled(loops, scope, home, first, step, unrolled)
-            return
         kind, counter = self._index_type, self.fresh("at")
         extents = [loop.args[0] for loop in loops]
         if width > 1:
@@ -159,14 +125,23 @@ class Cuda(Lowering):
                 value = f"({value}) * {width}" if " " in value else f"{value} * {width}"
             head.append(f"const {kind} {name} = {value};")
         scope.lines[:0] = head
-        if self.variant.turns and tuple(loops) == kept_loops(self.nest):
-            steps = product(extents)
-            full = steps.is_const and steps.value == self.variant.turns * self.variant.team
-            self._take_turns("" if full else self._size(steps), counter, first, scope, home)
-            return
         count = self._count(loops, extents, width, home)
-        loop_text = f"for ({kind} {counter} = {first}; {counter} < {count}; {counter} += {step})"
-        home.add([unrolled, loop_text] if unrolled else [loop_text], scope)
+        self._loop(loops, counter, count, first, step, scope, home, unrolled)
+
+    def _loop(
+        self,
+        loops: Sequence[Expr],
+        counter: str,
+        count: str,
+        first: str,
+        step: str,
+        scope: Scope,
+        home: Scope,
+        unrolled: str,
+    ) -> None:
+        """Add `scope` to `home`, in a loop of a counter that stands for `loops`."""
+        head = f"for ({self._index_type} {counter} = {first}; {counter} < {count}; {counter} += {step})"
+        home.add([unrolled, head] if unrolled else [head], scope)
 
     def _count(self, loops: Sequence[Expr], extents: Sequence[Expr], width: int, home: Scope) -> str:
         """How many steps the loops take in all."""
@@ -177,33 +152,6 @@ class Cuda(Lowering):
         if len(loops) == 1:
             return f"{end} / {width}" if width > 1 else end
         return f"{end} * {self._size(product(extents[1:]))}"
-
-    def _over_peeled(
-        self, loops: Sequence[Expr], scope: Scope, home: Scope, first: str, step: str, unrolled: str
-    ) -> None:
-        """The loop over a row that may start and end within an aligned access. Such an access is made whole:
-        it never leaves the piece of memory that holds its wanted elements."""
-        (loop,) = loops
-        kind, counter, width = self._index_type, self.fresh("at"), self.variant.width
-        before = self._peeled(loop, home)
-        count = f"({self._end(loop, home)} + {before} + {width - 1}) / {width}"
-        scope.lines.insert(
-            0, f"const {kind} {identifier(first_of(loop).value)} = {counter} * {width} - {before};"
-        )
-        if self.variant.turns and (loop,) == kept_loops(self.nest):
-            self._take_turns(count, counter, first, scope, home)
-            return
-        loop_text = f"for ({kind} {counter} = {first}; {counter} < {count}; {counter} += {step})"
-        home.add([unrolled, loop_text] if unrolled else [loop_text], scope)
-
-    def _peeled(self, loop: Expr, home: Scope) -> str:
-        """How many elements of the first access stand before the row."""
-        start = row_start(self.nest, loop)
-        if start not in self._before:
-            name = self._before[start] = self.fresh("before")
-            place = inside(self.compute([start], home)[0], 9)
-            home.lines.append(f"const int {name} = {place} & {self.variant.width - 1};")
-        return self._before[start]
 
     def _end(self, loop: Expr, home: Scope) -> str:
         """The size of a loop; of one over a part of its elements, how many the part has."""
@@ -218,20 +166,6 @@ class Cuda(Lowering):
         around.lines.append(f"const {self._index_type} {name} = {end};")
         return name
 
-    def _take_turns(self, count: str, counter: str, first: str, scope: Scope, home: Scope) -> None:
-        """The loop over a row as a fixed number of turns, whose values stay in registers. Without a count
-        there is work in each turn."""
-        turn = Scope(home, frozenset())
-        turn.lines.append(f"const {self._index_type} {counter} = {first} + turn * {self.variant.team};")
-        if self._within:
-            turn.lines += [f"const bool within = {counter} < {count};", *scope.lines]
-        elif count:
-            turn.add([f"if ({counter} < {count})"], scope)
-        else:
-            turn.lines.extend(scope.lines)
-        home.add(["#pragma unroll", f"for (int turn = 0; turn < {self.variant.turns}; ++turn)"], turn)
-        self.loop_written()
-
     def _quotient(self, numerator: str, extent: Expr) -> str:
         if extent.is_const:
             return f"{numerator} / {extent.value}"
@@ -245,33 +179,19 @@ class Cuda(Lowering):
         home: Scope,
         first: str,
         step: str,
-        unrolled: str = "",
     ) -> None:
         """Store `elements` for all indices of `loops`, neighbouring ones in the lanes of one thread."""
         if not loops:
             block = Scope(home, frozenset())
             self._store(elements, home, block)
-            home.add(
-                ["if (blockIdx.x == 0 && threadIdx.x == 0)"]
-                if home is self.root
-                else [f"if ({self._member} == 0)"],
-                block,
-            )
+            home.add(["if (blockIdx.x == 0 && threadIdx.x == 0)"], block)
             return
         chunk, lanes = self._chunk(loops, home)
         after = self._store(elements, chunk, lanes)
         self._unroll(chunk, lanes)
         chunk.lines.extend(after)
-        self._over(
-            loops,
-            chunk,
-            home,
-            first,
-            step,
-            self.variant.width,
-            lanes.lane if isinstance(lanes, Lanes) else None,
-            unrolled,
-        )
+        lane = lanes.lane if isinstance(lanes, Lanes) else None
+        self._over(loops, chunk, home, first, step, self.variant.width, lane, self._unrolled)
 
     def _chunk(self, loops: Sequence[Expr], home: Scope) -> tuple[Scope, Scope]:
         """The scope of one thread's turn, and within it that of one element."""
@@ -310,9 +230,6 @@ class Cuda(Lowering):
                 store = f"*reinterpret_cast<{kind}*>({name} + {_sum(offset)}) = {pack};"
                 if self.variant.streams:
                     store = f"store_past(reinterpret_cast<{kind}*>({name} + {_sum(offset)}), {pack});"
-                if self.variant.peeled:
-                    first, end = identifier(scope.first.value), self._end(scope.lane, outer.around)
-                    store = f"store_within({name} + {_sum(offset)}, {pack}, {first}, {end});"
                 after.append(_where(element, guard) + store)
             else:
                 offset, guard = next(spelled), next(spelled)
@@ -346,8 +263,9 @@ class Cuda(Lowering):
         return () if self._packed_load(node, scope) else super().operands(node, scope)
 
     def _spell(self, node: Expr, args: list[Spelled], home: Scope) -> Spelled:
-        if node in self._by_inverse and isinstance(home, Lanes) and not home.bound & node.args[1].free:
-            outside, inverse = self._home(node.args[1], home), apply("div", 1.0, node.args[1])
+        outside = self._home(node.args[1], home) if node in self._by_inverse else home
+        if outside is not home:
+            inverse = apply("div", 1.0, node.args[1])
             if inverse not in outside.names:
                 outside.names[inverse] = self.fresh("v"), ATOM
                 name = outside.names[inverse][0]
@@ -363,12 +281,13 @@ class Cuda(Lowering):
             [substitute(node.args[0], {home.lane: home.first}), node.args[1]], home.parent
         )
         access = f"reinterpret_cast<const {kind}*>({name} + {_sum(offset)})"
-        conditions = ["within"] if self._within else []
-        if node.args[1] is not TRUE:
-            conditions.append(inside(guard, 6))
-        access = f"load_if({' && '.join(conditions)}, {access})" if conditions else f"*{access}"
-        home.parent.lines.append(f"const {kind} {pack} = {access};")
+        home.parent.lines.append(f"const {kind} {pack} = {self._wanted_load(access, node, guard)};")
         return f"{pack}.at[lane]", ATOM
+
+    def _wanted_load(self, access: str, node: Expr, guard: Spelled) -> str:
+        """A load of what `access` points to, which is made without a branch where it has conditions."""
+        conditions = [*self._wanted, *([] if node.args[1] is TRUE else [inside(guard, 6)])]
+        return f"load_if({' && '.join(conditions)}, {access})" if conditions else f"*{access}"
 
     # ---- reductions ------------------------------------------------------------------------------
 
@@ -377,10 +296,7 @@ class Cuda(Lowering):
             self._fold_lanes(folds, home)
             return
         accumulators = self._started(folds, home)
-        if self.nest.kind == "row" and (home is self.root or home.bound == frozenset(self.nest.rows)):
-            self._fold_team(folds, accumulators, home)
-        else:
-            self._fold_alone(folds, accumulators, home)
+        self._fold_alone(folds, accumulators, home)
         self._finished(folds, accumulators, home)
 
     def _started(self, folds: Sequence[Expr], home: Scope) -> list[str]:
@@ -455,55 +371,11 @@ class Cuda(Lowering):
         self._join(folds, accumulators, scopes[-1])
         self._close(folds, scopes, home)
 
-    def _fold_team(self, folds: Sequence[Expr], accumulators: Sequence[str], home: Scope) -> None:
-        loops = folds[0].args[1:]
-        chunk, lanes = self._chunk(loops, home)
-        self._within = self._reads_ahead(folds, lanes)
-        self._join(folds, accumulators, lanes)
-        self._unroll(chunk, lanes)
-        lane = lanes.lane if isinstance(lanes, Lanes) else None
-        self._over(loops, chunk, home, self._member, str(self.variant.team), self.variant.width, lane)
-        self._within = False
-        for fold, accumulator in zip(folds, accumulators, strict=True):
-            join = f"{JOINS[fold.value]}()"
-            if self.variant.team == WARP:
-                home.lines.append(f"{accumulator} = join_warp({accumulator}, {join});")
-            else:
-                shared, start = (
-                    self._shared_for(fold),
-                    f"({self.local_type(fold)}){inside(identity(fold), 14)}",
-                )
-                home.lines.append(f"{accumulator} = join_block({accumulator}, {start}, {join}, {shared});")
-                self._block_joins += home is self.row
-
-    def _reads_ahead(self, folds: Sequence[Expr], lanes: Scope) -> bool:
-        """May the turns in a row be walked without a branch? Then all their loads are under way together: a
-        branch would end with a wait for its own."""
-        loops, steps = folds[0].args[1:], product(loop.args[0] for loop in folds[0].args[1:])
-        if not self.variant.turns or not isinstance(lanes, Lanes) or loops != kept_loops(self.nest):
-            return False
-        if steps.is_const and steps.value == self.variant.turns * self.variant.team * self.variant.width:
-            return False  # there is none
-        read = (node for fold in folds for node in beneath(fold.args[0]) if node.op in ("load", "check"))
-        return all(self._packed_load(node, lanes) for node in read if lanes.lane in node.free)
-
     def _join(self, folds: Sequence[Expr], accumulators: Sequence[str], scope: Scope) -> None:
         bodies = self.compute([fold.args[0] for fold in folds], scope)
-        wanted = "if (within) " if self._within else ""
-        if self.nest.kind == "row" and self.variant.peeled and isinstance(scope, Lanes):
-            end = self._end(scope.lane, scope.around.around)
-            wanted = f"if (unsigned({identifier(scope.lane.value)}) < unsigned({end})) "
+        wanted = f"if ({' && '.join(self._wanted)}) " if self._wanted else ""
         for fold, accumulator, body in zip(folds, accumulators, bodies, strict=True):
             scope.lines.append(wanted + self.joined(fold, accumulator, body))
-
-    def kept(self) -> frozenset[Expr]:
-        return worth_keeping(self.nest, memory_is_dear=True) if self.variant.turns else frozenset()
-
-    def keep(self, node: Expr, memory: Scope) -> Spelled:
-        name = f"row{len(self._rows_kept) + len(self._fresh_rows)}"
-        lanes = f"[{self.variant.width}]" if self.variant.width > 1 else ""
-        memory.lines.append(f"{self.local_type(node)} {name}[{self.variant.turns}]{lanes};")
-        return f"{name}[turn]" + ("[lane]" if lanes else ""), ATOM
 
     # ---- spelling --------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from dlcb.compiler.kgen import (
     cpp_tiled,
     cuda,
     cuda_columns,
+    cuda_rows,
     cuda_tiled,
     prelude,
     split,
@@ -168,8 +169,7 @@ def cuda_kernel(
     variant: variants.Variant,
     guards: tuple[Expr, ...],
 ) -> Kernel:
-    kind = {"": cuda.Cuda, "columns": cuda_columns.Columns, "tile": cuda_tiled.Tiled}[variant.shape]
-    lowering = kind(nest, scalars.tensors, system, variant)
+    lowering = _cuda_kind(nest, variant)(nest, scalars.tensors, system, variant)
     lines = lowering.run()
     name = _content_name(operator, cuda.function("", lowering, lines), variant.suffix)
     buffers = _buffers(lowering)
@@ -187,6 +187,12 @@ def cuda_kernel(
         checks=tuple(lowering.checks),
         domain=nest.domain,
     )
+
+
+def _cuda_kind(nest: Nest, variant: variants.Variant) -> type[cuda.Cuda]:
+    if nest.kind == "row":
+        return cuda_rows.Rows
+    return {"": cuda.Cuda, "columns": cuda_columns.Columns, "tile": cuda_tiled.Tiled}[variant.shape]
 
 
 def _content_name(operator: str, text: str, suffix: str = "") -> str:

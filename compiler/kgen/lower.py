@@ -122,14 +122,14 @@ class Lowering(ABC):
         """A cast from floats to integers, which for what these do not hold gives what PyTorch gives on the
         target."""
 
-    @abstractmethod
     def kept(self) -> frozenset[Expr]:
         """What is kept from one loop over a row to the next."""
+        return frozenset()
 
-    @abstractmethod
     def keep(self, node: Expr, memory: Scope) -> Spelled:
         """The place, for the current index of the row, of something that is computed once and read in later
         loops; `memory` is where it is declared."""
+        raise NotImplementedError(f"{self.target}: {node.op} is kept nowhere")
 
     def outside(self, scope: Scope) -> Scope:
         """Where memory stands for what a loop over the row computes: in the body of the loops over rows, or

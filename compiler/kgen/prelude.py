@@ -345,17 +345,6 @@ template <typename P> FUNCTION void store_past(P* place, P value) {
 #else
 template <typename P> FUNCTION void store_past(P* place, P value) { *place = value; }
 #endif
-// what of a pack lies within a row of `size` elements; the pack starts at element `first` of it
-template <typename T, int N>
-FUNCTION void store_within(T* place, const Pack<T, N>& pack, int first, int size) {
-    if (first >= 0 && first <= size - N) {
-        store_past(reinterpret_cast<Pack<T, N>*>(place), pack);
-        return;
-    }
-    #pragma unroll
-    for (int lane = 0; lane < N; ++lane)
-        if (unsigned(first + lane) < unsigned(size)) place[lane] = pack.at[lane];
-}
 // joining across the threads of a warp, and of a block with the help of shared memory
 template <typename Join, typename T> FUNCTION T join_warp(T value, Join join) {
     for (int distance = 16; distance > 0; distance /= 2)

@@ -304,8 +304,7 @@ def _variants(nest: Nest, system: System) -> list[tuple[Variant, tuple[Expr, ...
     if wide is not None:
         made += [(v, (*limits, *wide, *narrow)) for v, limits in _teams(nest, width, system)]
     if wide != () and width > 1 and may_be_peeled(nest, width):
-        peeled = _teams(nest, width, system, peeled=True)
-        made += [(replace(v, peeled=True), (*limits, *narrow)) for v, limits in peeled]
+        made += [(replace(v, peeled=True), (*limits, *narrow)) for v, limits in _teams(nest, width, system)]
         made.append((Variant(), narrow))  # tensors that lie off every alignment
     elif wide != ():
         made += [(v, (*limits, *narrow)) for v, limits in _teams(nest, 1, system)]
@@ -371,11 +370,9 @@ def _true(guard: Expr) -> tuple[Expr, ...]:
     return () if guard.is_const else (guard,)
 
 
-def _teams(
-    nest: Nest, width: int, system: System, peeled: bool = False
-) -> list[tuple[Variant, tuple[Expr, ...]]]:
+def _teams(nest: Nest, width: int, system: System) -> list[tuple[Variant, tuple[Expr, ...]]]:
     """Who shares a row, by its length: a warp takes a short one; one that fits is kept in registers between
-    its walks. A row that is `peeled` may have accesses of which it needs a single element."""
+    its walks."""
     if nest.kind != "row":
         repeat = _UNDER_WAY if width == 1 and nest.kind == "flat" and _is_light(nest) else 1
         return [(Variant(width, repeat=repeat), ())]
@@ -388,8 +385,6 @@ def _teams(
             return [(Variant(width, 32, WARP if short.value else THREADS), ())]
         return [(Variant(width, 32, WARP), (short,)), (Variant(width), ())]
     most = max(1, (_KEPT_OF_HALVES if width == ACCESS // 2 else _KEPT) // (width * kept))
-    if peeled:
-        length, most = length + (width - 1), most + 1
     if length.is_const:
         team = next((team for team in TEAMS if length.value <= team * width * most), 0)
         turns = -(-length.value // (team * width)) if team else 0

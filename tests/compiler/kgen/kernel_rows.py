@@ -535,7 +535,7 @@ ROWS: dict[str, Row] = {
     "rows_looked_up": Row(
         lambda p: [
             p.embedding(p.tensor("aligned", "50 136"), p.tensor("a", "n", INT64)),
-            p.embedding(p.tensor("odd", "50 131", FLOAT16), p.tensor("b", "n", INT64)),
+            p.embedding(p.tensor("odd", "50 331", FLOAT16), p.tensor("b", "n", INT64)),
             p.relu(p.embedding(p.tensor("free", "50 m"), p.tensor("c", "n", INT64))),
         ],
         sizes("n m", "3 5", "1 1", "9 128", "2 37"),
