@@ -12,7 +12,7 @@ from functools import reduce
 from dlcb.compiler.bridge.captured import Captured
 from dlcb.compiler.bridge.ranks import Ranks
 from dlcb.compiler.bridge.untraced import Untraced
-from dlcb.compiler.bridge.verdicts import DimVerdict
+from dlcb.compiler.bridge.verdicts import BY_SHAPE, DimVerdict
 from dlcb.compiler.errors import CaptureError
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import maximum
@@ -31,7 +31,6 @@ from dlcb.compiler.signature import BatchAxes, Dim, Guard, Signature, TensorSpec
 from dlcb.compiler.source import ModelSource
 
 BRANCHES = "the program may take another branch at other sizes"
-UNKNOWN = "what the model does at other sizes is not known"
 NOT_WHOLE = "at some sizes PyTorch itself runs the model"
 
 
@@ -56,7 +55,7 @@ def describe_signature(
     )
     bound = {dim.symbol for spec in inputs for dim in spec.dims or () if isinstance(dim, Dim)}
     whole = captured.serves_all(_ranges(source, captured))  # else PyTorch may give other outputs
-    guessed = _unproven(every)
+    unproven = _unproven(every)
     texts: dict[str, tuple[str | None, ...] | None] = {}
     outputs = []
     for place, (name, value) in enumerate(zip(captured.outputs, graphs[0].outputs, strict=True)):
@@ -72,7 +71,7 @@ def describe_signature(
         )
         outputs.append(TensorSpec(name, value.dtype.name, tuple(dims)))
     guards = _guards(captured, solution, bound)
-    unless = UNKNOWN if guessed else "" if whole else NOT_WHOLE
+    unless = f"{BY_SHAPE}: {unproven}" if unproven else "" if whole else NOT_WHOLE
     batch, stacking = _batch(every, graphs, unless)
     padding, fill = _padding(source, every, graphs, guards, unless)
     return Signature(
@@ -215,6 +214,8 @@ def _branching(every: Sequence[Captured]) -> set[str]:
     """Sizes at which the program itself may go another way, so that requests together may be treated as none
     of them would be alone."""
     choosing = {s.value for each in every for branch in each.within for s in branch.condition.free}
+    if every[0].unproven:
+        return choosing
     return choosing | {str(verdict.size) for verdict in every[0].verdicts if verdict.beyond == "eager"}
 
 

@@ -18,6 +18,8 @@ def explain(report: Report, title: str) -> Group:
     parts: list[Table | Text] = [Text(f"{title}: {tier}", style="bold")]
     if report.dims:
         parts += [_dims(report), *_reasons(report)]
+    if report.unproven:
+        parts.append(Text(f"shapes are confirmed one by one, against PyTorch: {report.unproven}"))
     if report.graphs:
         parts.append(_graphs(report))
     if report.kernels:

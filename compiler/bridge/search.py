@@ -469,7 +469,7 @@ class Search:
         symbols = {dim.symbol for dim in self.free}
         self.guards = tuple(g for g in system.solve().guards if g.condition.free <= symbols)
         self._find_turns(examples[0])
-        certainty = f"{BY_SHAPE}: {unproven}" if unproven else PROVEN
+        certainty = BY_SHAPE if unproven else PROVEN
         verdicts = judge(system, self.dims, self.free, certainty, self._limited(unproven))
         return Captured(
             graph=lowered.graph,

@@ -13,7 +13,7 @@ from dlcb.compiler.shapes.system import Guard, Provenance, System
 
 PROVEN = "proven"
 AS_FAR_AS_SHOWN = "as far as the graph shows"
-BY_SHAPE = "confirmed shape by shape"  # because of what follows it
+BY_SHAPE = "confirmed shape by shape"  # what eager PyTorch gives there was seen to be the same
 _READABLE = 60  # letters of a condition
 _PROBED = 1 << 21  # sizes above are taken to be allowed when this one is
 _SCANNED = 1 << 12  # the least legal size is looked for below
@@ -24,7 +24,7 @@ class DimVerdict:
     """One axis of one input. `size` is the size variable's name, or the integer that the dim is pinned to;
     `low` to `high` (None: unbounded) and `multiple` say which sizes the graph serves. `beyond` says what
     becomes of others: "refused", or "eager" where the program may take them. `certainty`: "proven", "as
-    far as the graph shows", "confirmed shape by shape: ..."."""
+    far as the graph shows", "confirmed shape by shape"."""
 
     input: str
     axis: int
