@@ -446,8 +446,10 @@ def function(name: str, lowering: Cuda, lines: Sequence[str]) -> str:
             case kind:
                 arguments.append(f"{'int' if kind == 'int32' else 'long long'} {parameter.name}")
     arguments.append("long long* status")
+    variant = lowering.variant
+    bounds = f"{variant.threads}, {variant.blocks}" if variant.blocks else str(variant.threads)
     head = (
-        f'extern "C" __global__ void __launch_bounds__({lowering.variant.threads}) {name}(\n    '
+        f'extern "C" __global__ void __launch_bounds__({bounds}) {name}(\n    '
         + ",\n    ".join(arguments)
         + "\n) {"
     )

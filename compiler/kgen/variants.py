@@ -29,6 +29,8 @@ _KEPT_OF_HALVES = 64  # where an access fills eight: then joining among more thr
 _FREE_TEAMS = (WARP, 128, 512)  # for rows of free length: few, as each is a kernel to compile
 _WARP_TURNS = 32  # accesses of a lane in a row of which nothing is kept; a longer one is a block's
 _UNDER_WAY = 4  # loads that a thread has under way at once
+_COPYING_BLOCKS = 4  # of a multiprocessor, which then have eight accesses of a thread under way
+_COLUMN_BLOCKS = 5  # split columns have no more
 _LIGHT = 40  # operations of an element, those of addresses included
 _LARGEST_INT = 2**31 - 1
 
@@ -49,6 +51,9 @@ class Variant:
     repeat: int = 1  # elements of a thread whose loads are to be under way together
     peeled: bool = False  # may rows start and end within an access?
     streams: bool = False  # should what it stores leave the cache to what it reads?
+    # blocks of a multiprocessor among which registers are shared out; left alone (0), NVRTC waits for loads
+    # early to have registers for more of them
+    blocks: int = 0
 
     @property
     def threads(self) -> int:
@@ -269,7 +274,8 @@ def _looked_up(nest: Nest, system: System) -> Iterator[Choice]:
         if not (long.is_const and not long.value):
             for variant, limits in _teams(rows, width, system):
                 repeat = _UNDER_WAY if width > 1 else 2 * _UNDER_WAY
-                copying = replace(variant, repeat=repeat, streams=True)  # tables are read many times
+                # tables are read many times
+                copying = replace(variant, repeat=repeat, streams=True, blocks=_COPYING_BLOCKS)
                 yield rows, copying, (*_true(long), *limits, *wide, *narrow)
         if wide == ():  # every size divides
             return
@@ -291,7 +297,10 @@ def _variants(nest: Nest, system: System) -> list[tuple[Variant, tuple[Expr, ...
     narrow = narrow_guards(nest, system)
     long = any(not is_short(fold) for fold in nest.reductions())
     if nest.kind == "column" and nest.lane is not None and long:
-        return [*_columns(nest, narrow, system), (Variant(1, 64), ())]
+        columns = [
+            (replace(v, blocks=_COLUMN_BLOCKS), guards) for v, guards in _columns(nest, narrow, system)
+        ]
+        return [*columns, (Variant(1, 64), ())]
     if crossed(nest) is not None:
         return [*_tiles(nest, narrow, system), (Variant(1, 64), ())]
     width = widest(nest)
