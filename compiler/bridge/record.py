@@ -77,7 +77,7 @@ class Trace:
     def units(self) -> int:
         """How many axes of results have the size 1."""
         shapes = [getattr(node.meta.get("val"), "shape", ()) for node in self.nodes]
-        return sum(list(shape).count(1) for shape in shapes)
+        return sum(isinstance(size, int) and size == 1 for shape in shapes for size in shape)
 
     @property
     def outputs(self) -> Sequence[Any]:
