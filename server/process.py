@@ -30,8 +30,8 @@ WORKER_ENVIRONMENT = {
     "LRU_CACHE_CAPACITY": "64",
     # Results of up to so many bytes lie in memory that is used again: fresh pages cost more than filling them
     # does. Saying it at all keeps glibc from raising it with what it meets.
-    "MALLOC_MMAP_THRESHOLD_": str(16 << 20),
-    "MALLOC_TRIM_THRESHOLD_": str(16 << 20),
+    "MALLOC_MMAP_THRESHOLD_": str(8 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(8 << 20),
 }
 
 SMALL_MACHINE = 4  # cores
