@@ -21,7 +21,7 @@ Multiply = Callable[
 
 UNPLANNED_CALLS = 8  # at one shape; one that comes more often is hot
 _MOST_GATHERED = 512 << 20  # bytes of windows
-_MOST_WIDE = 1 << 32  # multiplications in float32, which products do not round to TF32 as cuDNN does
+_MOST_WIDE = 1 << 32  # multiplications in float32
 
 
 class UnplannedAttention:
@@ -66,7 +66,7 @@ class UnplannedProduct:
         relu: bool,
     ) -> Callable[[], torch.Tensor]:
         planned = self._multiply(rows, columns, bias, out, relu)
-        if not self._left:
+        if not self._left or _is_long(rows.dtype, len(rows) * columns.numel()):
             return planned
         product = products.prepare(rows, columns, out, bias=bias[0] if bias else None, relu=relu)
         return planned if product is None else partial(self._without_a_plan, product, planned, out)
@@ -102,8 +102,7 @@ def convolution(
     )
     inner = window[0] * window[1] * channels
     gathered = count * rows * columns * inner
-    wide = x.dtype == torch.float32 and gathered * features > _MOST_WIDE
-    if wide or gathered * x.itemsize > _MOST_GATHERED:
+    if _is_long(x.dtype, gathered * features) or gathered * x.itemsize > _MOST_GATHERED:
         return None
     if any(padding):
         x = torch.constant_pad_nd(x, (0, 0, padding[1], padding[1], padding[0], padding[0]))
@@ -126,3 +125,9 @@ def convolution(
     if added is not None:
         flat.add_(added)
     return y.relu_() if relu else y
+
+
+def _is_long(dtype: torch.dtype, multiplications: int) -> bool:
+    """Whether a product takes so long that a search costs less than a slower kernel: in float32 it does,
+    which products do not round to TF32 as cuDNN does."""
+    return dtype == torch.float32 and multiplications > _MOST_WIDE
