@@ -5,7 +5,8 @@ depends on the program alone is worked out once, so that a new shape costs arith
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,7 +14,7 @@ from dlcb.compiler.dtype import dtype
 from dlcb.compiler.errors import CompilerError, ContractError, GuardError, RequestError
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import all_of, equal, not_equal, size
-from dlcb.compiler.host.arena import Arena
+from dlcb.compiler.host.arena import arena, of_rooms
 from dlcb.compiler.host.evaluator import Choice, Spread, compile_expressions
 from dlcb.compiler.host.guards import broken, places_of, roots_of
 from dlcb.compiler.host.magic import magic
@@ -30,6 +31,7 @@ from dlcb.compiler.host.program import (
 
 VECTOR_ALIGNMENT = 16  # bytes; the widest access that a variant may assume of the caller's memory
 _LARGEST_INTEGER = (1 << 63) - 1
+_DRAWS = 8  # of sizes, at which it is looked at how much memory a way to place buffers takes
 _Kind = TypeVar("_Kind")
 _ALIGNED = size("<aligned>")  # 1 where the caller's memory is, as if it were a size
 
@@ -62,9 +64,9 @@ class ConcreteCall(NamedTuple):
 
 
 class Concrete(NamedTuple):
-    """A segment at one tuple of sizes. `offsets` and `results` are in bytes, of the buffers that the outline
-    lists: places in the arena, and sizes of what is allocated in each call or returned by it; `views` has one
-    for each of its layouts. `steps` are those of the segment, None for a launch that has nothing to do."""
+    """A segment at one tuple of sizes. `offsets` has where each room of the arena begins, `results` how large
+    each of the outline's results is, both in bytes; `views` has a view for each of its layouts. `steps` are
+    those of the segment, None for a launch that has nothing to do."""
 
     outline: Outline
     sizes: dict[str, int]
@@ -184,14 +186,19 @@ def bound_sizes(program: Program) -> tuple[str, ...]:
 
 
 class Outline:
-    """A segment, and what of it does not depend on sizes. `in_arena` and `results` list buffers by place;
-    `layouts` has the number of each tensor's layout."""
+    """A segment, and what of it does not depend on sizes. `results` lists the buffers of the places "result"
+    and "call"; `rooms` has the room of each buffer in the arena, `layouts` the number of each tensor's
+    layout."""
 
     def __init__(self, program: Program, segment: Segment, known: tuple[str, ...]) -> None:
         self.program, self.segment, self._known = program, segment, known
-        self.in_arena = [buffer for buffer in segment.buffers if buffer.place == "arena"]
+        in_arena = [buffer for buffer in segment.buffers if buffer.place == "arena"]
         self.results = [buffer for buffer in segment.buffers if buffer.place in ("result", "call")]
-        self._arena = Arena([(buffer.first, buffer.last) for buffer in self.in_arena])
+        kinds = [_bytes(buffer) for buffer in in_arena]
+        definitions = _known_definitions(program, known)
+        draws = _draws(compile_expressions(kinds, known, definitions, unknown=-1), len(known))
+        self._arena, rooms = arena([(buffer.first, buffer.last) for buffer in in_arena], kinds, draws)
+        self.rooms = {buffer.name: room for buffer, room in zip(in_arena, rooms, strict=True)}
         layouts = [_over(View, tensor.shape, tensor.strides, tensor.offset) for tensor in segment.tensors]
         numbered = {layout: number for number, layout in enumerate(dict.fromkeys(layouts))}
         self.layouts = {t.name: numbered[layout] for t, layout in zip(segment.tensors, layouts, strict=True)}
@@ -201,7 +208,7 @@ class Outline:
         self._evaluate = compile_expressions(
             (
                 all_of(guard.condition for guard in segment.guards),
-                [_bytes(buffer) for buffer in self.in_arena],
+                of_rooms(rooms, kinds),
                 [_bytes(buffer) for buffer in self.results],
                 tuple(numbered),
                 tuple(
@@ -210,20 +217,20 @@ class Outline:
                 ),
             ),
             (*known, _ALIGNED.value),
-            _known_definitions(program, known),
+            definitions,
             unknown=-1,
         )
 
     def plan(self, sizes: dict[str, int], aligned: bool) -> Concrete:
         """As `Interpreter.plan`."""
         numbers = map(sizes.__getitem__, self._known)
-        holds, in_arena, results, views, steps = self._evaluate(*numbers, aligned)
+        holds, rooms, results, views, steps = self._evaluate(*numbers, aligned)
         if not holds:
             raise self._broken(sizes)
         offsets: list[int] = []
         arena_bytes = 0
-        if in_arena:
-            offsets, arena_bytes = self._arena.place(in_arena)
+        if rooms:
+            offsets, arena_bytes = self._arena.place(rooms)
             if arena_bytes > _LARGEST_INTEGER:
                 raise ContractError(f"a call of this shape needs {arena_bytes} bytes", stage="host")
         result_bytes = sum([nbytes for nbytes in results if nbytes > 0])
@@ -234,6 +241,14 @@ class Outline:
         definitions = _known_definitions(self.program, self._known)
         held = compile_expressions(conditions, self._known, definitions)(*(sizes[n] for n in self._known))
         return broken(self.segment.guards[held.index(False)], self.program, sizes)
+
+
+def _draws(evaluate: Callable[..., list[int]], sizes: int) -> Iterator[list[int]]:
+    """Bytes of buffers at sizes as calls may have them."""
+    draw = random.Random(0)
+    for _ in range(_DRAWS):
+        drawn = [draw.randint(1, 1 << draw.randrange(11)) for _ in range(sizes)]
+        yield [max(nbytes, 0) for nbytes in evaluate(*drawn)]
 
 
 def _launch(launch: Launch, inputs: set[str]) -> Choice:

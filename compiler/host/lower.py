@@ -6,6 +6,7 @@ can check it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import TRUE, ZERO, as_expr, equal, product, size
@@ -245,10 +246,12 @@ class _Lowering:
                 last[value] = at
                 places[value] = self._place(step, value, number, last_part)
             last.update((base, at) for base in map(self.base, step.inputs) if base in first)
-            lowered.append(self._step(step))
-            if not isinstance(step, KernelStep):
-                for value in (*step.inputs, *step.outputs):
-                    tensors[value.name] = self._tensor(value)
+            if isinstance(step, KernelStep):
+                lowered.append(self._launch(step, self.kernel_sets[step.group.name].variants))
+                continue
+            call, used = self._call(step, places)
+            lowered.append(call)
+            tensors |= {tensor.name: tensor for tensor in used}
         measured = {binding.result for binding in binds}  # a result that only gives a size is kept for that
         for value in first:
             if last_part.get(value, number) > number or value.name in measured:
@@ -292,16 +295,46 @@ class _Lowering:
 
     # ---- steps: one program step for each schedule step
 
-    def _step(self, step: _Run) -> Step:
-        if isinstance(step, KernelStep):
-            return self._launch(step, self.kernel_sets[step.group.name].variants)
+    def _call(self, step: LibraryStep, places: Mapping[Value, str]) -> tuple[Step, list[Tensor]]:
+        """The call and the tensors that it is about."""
         node = step.node
+        if node.op.name == "linear" and places[node.result] != "call":
+            matrices = self._matrices(node)
+            if matrices is not None:
+                *given, result = (tensor.name for tensor in matrices)
+                return LibraryCall("product", tuple(given), dict(node.attributes), result, ()), matrices
+        tensors = [self._tensor(value) for value in (*step.inputs, *step.outputs)]
         inputs = tuple(v.name for v in node.inputs)
         if node.op.name == "eager":
             target, arguments = node.attributes["target"], node.attributes["arguments"]
             results = tuple(v.name for v in node.results)
-            return EagerCall(target, inputs, arguments, results, self._call_checks(node))
-        return LibraryCall(node.op.name, inputs, dict(node.attributes), node.result.name, ())
+            return EagerCall(target, inputs, arguments, results, self._call_checks(node)), tensors
+        return LibraryCall(node.op.name, inputs, dict(node.attributes), node.result.name, ()), tensors
+
+    def _matrices(self, node: Node) -> list[Tensor] | None:
+        """A linear layer's operands and result as matrices: rows, columns, perhaps a bias, result. None where
+        the rows do not lie at even distances."""
+        x, weight, *bias = node.inputs
+        rows, result, columns = self._rows(x), self._rows(node.result), self._tensor(weight)
+        if rows is None or result is None:
+            return None
+        columns = replace(
+            columns,
+            name=f"columns of {weight.name}",
+            shape=tuple(reversed(columns.shape)),
+            strides=tuple(reversed(columns.strides)),
+        )
+        return [rows, columns, *map(self._tensor, bias), result]
+
+    def _rows(self, value: Value) -> Tensor | None:
+        """A tensor as a matrix of all its rows."""
+        tensor = self._tensor(value)
+        shape, strides = tensor.shape, tensor.strides
+        even = all(strides[k] is strides[k + 1] * shape[k + 1] for k in range(len(shape) - 2))
+        if len(shape) < 2 or not even:
+            return None
+        matrix = product(shape[:-1]), shape[-1]
+        return replace(tensor, name=f"rows of {value.name}", shape=matrix, strides=strides[-2:])
 
     def _launch(self, step: KernelStep, variants: Iterable[Kernel]) -> Launch:
         values = {v.name: v for v in (*step.inputs, *step.outputs)}

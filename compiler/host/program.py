@@ -129,7 +129,8 @@ class CheckedTensor:
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """A contraction by its operator's name: inputs and result are tensors of the program."""
+    """A contraction by its operator's name, or "product": a linear layer over matrices of rows and columns.
+    Inputs and result are tensors of the program."""
 
     operator: str
     inputs: tuple[str, ...]

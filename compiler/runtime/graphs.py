@@ -129,6 +129,7 @@ class Recorder:
                 twin.start(inputs)
                 twin.show()
             self._stream.synchronize()
+            twin.disregard()  # inputs of zeros may be bad indices
             graph = torch.cuda.CUDAGraph()
             # cuBLAS keeps a workspace a stream, and any other part of the process may free it (torch.compile
             # does); a graph that knew its address would then write to memory of others. Cleared before and

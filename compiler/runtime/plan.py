@@ -98,9 +98,11 @@ class Plan:
 
         IndexRangeError when a kernel met a bad index: the results are then to be thrown away.
         """
-        self.start(externals)
-        if self._status is not None:
-            self.check()
+        try:
+            self.start(externals)
+        finally:  # flags are down before another plan runs
+            if self._status is not None:
+                self.check()
         return self._frame
 
     def start(self, externals: Tensors) -> None:
@@ -128,6 +130,11 @@ class Plan:
         self.release()
         definitions = self._template.around.definitions
         raise index_error(self._checks[row][number], position, value, self.concrete.sizes, definitions)
+
+    def disregard(self) -> None:
+        """Let the bad indices be that the last run met."""
+        if self._status is not None:
+            self._status.raised()
 
     def show(self) -> tuple[torch.Tensor, ...]:
         """The outputs of the last run, as tensors that the plan no longer touches."""
@@ -208,7 +215,7 @@ class _Calls:
             sizes, indices = self._concrete.sizes, self._operand(place)
             self._steps.append(partial(check_indices, indices, check, limits, sizes, around.definitions))
         bind = around.bind(call, self._hot)
-        operands = [self._operand(place) for place in planned.operands]
+        operands = [self._operand(p) if isinstance(p, Place) else p for p in planned.operands]
         if planned.eager:
             takes = [self._delivery(place, True) for place in planned.results]
             self._steps.append(partial(run_eager, bind, operands, takes))
@@ -224,14 +231,12 @@ class _Calls:
 
     def _operand(self, place: Place) -> Operand:
         """The tensor itself where its memory is known now, else a function that gives it during a run."""
-        if place.fixed is not None:
-            return place.fixed
         view = self._concrete.views[place.layout]
         if place.slot >= 0:
             return partial(viewed, self._frame, place.slot, view)
         if place.parameter is not None:
             return as_view(place.parameter, view)
-        offset = self._concrete.offsets[place.in_arena] + view.offset * place.dtype.itemsize
+        offset = self._concrete.offsets[place.room] + view.offset * place.dtype.itemsize
         key = offset, place.layout, place.dtype
         tensor = self._tensors.get(key)  # equal layers work in the same places
         if tensor is None:

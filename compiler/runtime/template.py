@@ -63,23 +63,22 @@ class LaunchTemplate(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a tensor lies: in a slot of the frame, at a numbered offset of the arena, or, where both are -1,
-    in a parameter. `fixed` is a parameter's tensor that is the same at all sizes."""
+    """Where a tensor lies: in a slot of the frame, in a room of the arena, or, where both are -1, in a
+    parameter."""
 
     name: str
     layout: int
     dtype: torch.dtype
     slot: int
-    in_arena: int
+    room: int
     parameter: torch.Tensor | None
-    fixed: torch.Tensor | None
 
 
 class CallTemplate(NamedTuple):
-    """A library or eager call. `late`: an operand is known only during a run; `returned`: the results' memory
-    comes from the call."""
+    """A library or eager call. Operands that are the same at all sizes stand there themselves. `late`: an
+    operand is known only during a run; `returned`: the results' memory comes from the call."""
 
-    operands: tuple[Place, ...]
+    operands: tuple[Place | torch.Tensor, ...]
     results: tuple[Place, ...]
     checks: tuple[tuple[Place, IndexCheck], ...]
     eager: bool
@@ -128,9 +127,8 @@ class Template:
         names = (*externals, *(buffer.name for buffer in outline.results))
         self.slots = {name: slot for slot, name in enumerate(names)}
         self._tensors = {tensor.name: tensor for tensor in segment.tensors}
-        self._in_arena = {buffer.name: number for number, buffer in enumerate(outline.in_arena)}
-        self._numbers = dict(self._in_arena)
-        self.addresses: list[int] = []  # of a plan: what lies in its arena, then these
+        self.addresses: list[int] = []  # of a plan: of the rooms in its arena, then these
+        self._numbers = dict(outline.rooms)
         self._returned = {buffer.name for buffer in outline.results if buffer.place == "call"}
         rows = 0
         self.launches: dict[int, LaunchTemplate] = {}  # by step
@@ -176,7 +174,8 @@ class Template:
     def _number(self, buffer: str) -> int:
         number = self._numbers.get(buffer)
         if number is None:
-            number = self._numbers[buffer] = len(self._numbers)
+            rooms = len(set(self._outline.rooms.values()))
+            number = self._numbers[buffer] = rooms + len(self.addresses)
             # what a call brings along has an address only then
             known = 0 if buffer in self.slots else self.around.parameters[buffer].data_ptr()
             self.addresses.append(known)
@@ -184,21 +183,24 @@ class Template:
 
     def _call(self, call: LibraryCall | EagerCall) -> CallTemplate:
         eager = isinstance(call, EagerCall)
-        operands = tuple(map(self._place, call.inputs))
+        operands = tuple(map(self._operand, call.inputs))
         results = tuple(map(self._place, call.results if isinstance(call, EagerCall) else (call.result,)))
         returned = eager or self._tensors[results[0].name].buffer in self._returned
-        late = any(place.slot >= 0 for place in (operands if returned else (*operands, *results)))
+        needed = operands if returned else (*operands, *results)
+        late = any(isinstance(place, Place) and place.slot >= 0 for place in needed)
         checks = tuple((self._place(checked.tensor), checked.check) for checked in call.checks)
         return CallTemplate(operands, results, checks, eager, late, returned)
 
+    def _operand(self, name: str) -> Place | torch.Tensor:
+        place, tensor = self._place(name), self._tensors[name]
+        view = _constant_view(tensor)
+        return place if place.parameter is None or view is None else as_view(place.parameter, view)
+
     def _place(self, name: str) -> Place:
         tensor = self._tensors[name]
-        slot, in_arena = self.slots.get(tensor.buffer, -1), self._in_arena.get(tensor.buffer, -1)
-        parameter = self.around.parameters[tensor.buffer] if slot < 0 and in_arena < 0 else None
-        view = _constant_view(tensor)
-        fixed = as_view(parameter, view) if parameter is not None and view is not None else None
-        layout = self._outline.layouts[name]
-        return Place(name, layout, TORCH[tensor.dtype], slot, in_arena, parameter, fixed)
+        slot, room = self.slots.get(tensor.buffer, -1), self._outline.rooms.get(tensor.buffer, -1)
+        parameter = self.around.parameters[tensor.buffer] if slot < 0 and room < 0 else None
+        return Place(name, self._outline.layouts[name], TORCH[tensor.dtype], slot, room, parameter)
 
     def _result(self, number: int, buffer: Buffer) -> ResultTemplate:
         kind = TORCH[buffer.dtype]

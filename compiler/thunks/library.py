@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -89,6 +89,17 @@ def _linear(
     return multiply(rows, transposed, bias, flat_out, relu)
 
 
+def _product_of_rows(
+    operands: Operands,
+    attributes: Mapping[str, Any],
+    out: torch.Tensor | None,
+    multiply: Multiply = _product,
+) -> Callable[[], torch.Tensor]:
+    """A linear layer over matrices: rows [m, k], columns [k, n], perhaps a bias [n], into memory of ours."""
+    rows, columns, *bias = operands
+    return multiply(rows, columns, bias, cast(torch.Tensor, out), bool(attributes.get("relu")))
+
+
 def _matmul(
     operands: Operands,
     attributes: Mapping[str, Any],
@@ -168,6 +179,7 @@ def _cast_evenly(
 
 ROWS: dict[str, Row] = {
     "linear": _linear,
+    "product": _product_of_rows,
     "matmul": _matmul,
     "convolution": _convolution,
     "convolution_nhwc": _convolution_nhwc,
@@ -175,7 +187,8 @@ ROWS: dict[str, Row] = {
     "cumsum": _cumsum,
     "cast_evenly": _cast_evenly,
 }
-UNPLANNED_PRODUCTS = {"linear": _linear, "matmul": _matmul}  # rows that are told how to multiply
+# rows that are told how to multiply
+UNPLANNED_PRODUCTS = {"linear": _linear, "matmul": _matmul, "product": _product_of_rows}
 
 
 def viewed(tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor | None:

@@ -49,7 +49,7 @@ def test_kernels_calls_and_views_of_one_program(build, store: LayeredStore) -> N
     first = build.apply(ops.select, out, axis=1, index=as_expr(0))
     weights = {"w": torch.randn(8, 8), "b": torch.randn(8)}
     thunk = compiled_graphs.compiled(build.build(out, first, attended), weights, store)
-    assert thunk.program.calls == ("linear", "attention")
+    assert thunk.program.calls == ("product", "attention")
 
     def eager(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         heads = (

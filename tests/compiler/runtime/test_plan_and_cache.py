@@ -7,7 +7,7 @@ import handmade
 import pytest
 import torch
 
-from dlcb.compiler.errors import CompilerError, IndexRangeError
+from dlcb.compiler.errors import CompilerError, GuardError, IndexRangeError
 from dlcb.compiler.expr.node import ZERO, as_expr, equal, product, size
 from dlcb.compiler.host.program import (
     Binding,
@@ -426,3 +426,23 @@ def test_a_prologue_makes_parameters_once(binary) -> None:
     (out,) = compiled.run([x]).outputs
     assert not torch.equal(out, b.expand(5, 3))
     assert Program.from_json(program.to_json()) == program
+
+
+def test_a_bad_index_of_a_run_that_stops_midway_is_not_the_next_runs(binary) -> None:
+    """The plans of a segment share the flags that kernels raise."""
+    store, key = binary
+    program = handmade.lookup(key)
+    (segment,) = program.segments
+    refused = EagerCall("aten.relu.default", ("out",), ("$0",), ("relu",), ())
+    segment = dataclasses.replace(
+        segment,
+        buffers=(*segment.buffers, handmade.buffer("relu", n * m * 5, "call", 1, 2)),
+        tensors=(*segment.tensors, handmade.tensor("relu", n, m, 5)),  # PyTorch returns [n, m, 4]
+        steps=(*segment.steps, refused),
+    )
+    stopped = thunk(dataclasses.replace(program, segments=(segment,)), store, handmade.table())
+    with pytest.raises(IndexRangeError, match="holds 10"):
+        stopped.run([torch.tensor([[3, 10]])])
+    for shape in ((1, 2), (2, 3)):
+        with pytest.raises(GuardError, match="relu was expected to have shape"):
+            stopped.run([torch.zeros(shape, dtype=torch.int64)])
