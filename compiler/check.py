@@ -12,7 +12,6 @@ import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 from torch import nn
@@ -33,8 +32,8 @@ from dlcb.compiler.bridge.generalize import exported_sizes
 from dlcb.compiler.bridge.record import Trace
 from dlcb.compiler.disagreement import beyond_chance, in_words, write_reproduction
 from dlcb.compiler.errors import IndexRangeError, RequestError
-from dlcb.compiler.options import CompileOptions
 from dlcb.compiler.refused import Refusal, refusals
+from dlcb.compiler.signature import Signature
 from dlcb.compiler.source import ModelSource
 from dlcb.compiler.thunks.eager import refusal_words
 from dlcb.compiler.thunks.model import CompiledModel, load_model
@@ -55,6 +54,93 @@ class Verdict:
     confirmed: tuple[Shapes, ...] = ()
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What PyTorch gives at some sizes: its outputs and those of float64, or the words in which it refuses
+    them. `seed` is that of the inputs; `bare` inputs have nothing masked."""
+
+    sizes: Mapping[str, int]
+    seed: int
+    bare: bool = False
+    eager: tuple[torch.Tensor, ...] = ()
+    exact: Sequence[torch.Tensor] = ()
+    refusal: str | None = None
+
+
+class Answers:
+    """PyTorch's side of the check, at sizes drawn from the signature and at `further` ones, at two of them
+    with nothing masked as well. It needs no kernel, and so is asked while they are compiled."""
+
+    def __init__(
+        self,
+        source: ModelSource,
+        module: nn.Module | ExportedProgram,
+        signature: Signature,
+        mask: str,
+        device: str,
+        count: int,
+        further: Sequence[Mapping[str, int]] = (),
+    ) -> None:
+        self.source, self.signature, self.device = source, signature, device
+        self._mask = mask
+        eager = module.module() if isinstance(module, ExportedProgram) else module
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch's own, where it copies the module of a program
+            self._reference = Reference(eager.to(device), [declared.name for declared in source.inputs])
+        drawn = [*draw_sizes(signature, count, seed=0), *further]
+        if isinstance(module, ExportedProgram):  # that it refuses sizes it was not exported for says nothing
+            fixed = exported_sizes(source, Trace.of(module))
+            drawn = [{name: fixed.get(name, size) for name, size in sizes.items()} for sizes in drawn]
+        self.drawn = self.at(drawn)
+        if mask:
+            self.drawn += self.at(drawn[-2:], len(drawn), bare=True)
+
+    def at(self, drawn: Sequence[Mapping[str, int]], first_seed: int = 0, bare: bool = False) -> list[Answer]:
+        """The answers at these sizes."""
+        with warnings.catch_warnings(), without_tf32():
+            warnings.simplefilter("ignore")  # the model's own, at shapes that nobody asked for
+            return [self._at(sizes, seed, bare) for seed, sizes in enumerate(drawn, first_seed)]
+
+    def _at(self, sizes: Mapping[str, int], seed: int, bare: bool) -> Answer:
+        inputs = self.inputs(sizes, seed, bare)
+        try:
+            eager = self._eager(inputs)
+        except Exception as error:  # the user's code may raise anything
+            return Answer(sizes, seed, bare, refusal=refusal_words(error))
+        try:
+            exact: Sequence[torch.Tensor] = self._reference.exact(inputs)
+        except RuntimeError:  # the model itself names a narrower type, which float64 operands do not fit
+            exact = eager
+        return Answer(sizes, seed, bare, tuple(x.cpu() for x in eager), [x.cpu() for x in exact])
+
+    def inputs(self, sizes: Mapping[str, int], seed: int, bare: bool = False) -> list[torch.Tensor]:
+        """The same for the same arguments."""
+        given = random_inputs(self.source, shapes_of(self.signature, sizes), seed)
+        if bare:
+            given[self._mask].fill_(1)
+        return [x.to(self.device) for x in given.values()]
+
+    def refuses(self, sizes: Mapping[str, int]) -> bool:
+        """Whether PyTorch refuses the model at these sizes."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._eager(self.inputs(sizes, 0))
+        except Exception:  # the user's code may raise anything
+            return True
+        return False
+
+    def _eager(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """PyTorch's outputs; a ValueError where it leaves some out, as attention does with its weights over
+        nothing: no signature says that."""
+        with without_cudnn():
+            made = self._reference.eager(inputs)
+        wanted = len(self.signature.outputs)
+        if len(made) != wanted:
+            raise ValueError(f"it gives {len(made)} outputs, elsewhere {wanted}")
+        return made
+
+
 @dataclass
 class Trials:
     """What calls at several sizes showed. `refused` are those that our program answered and PyTorch refuses,
@@ -68,33 +154,15 @@ class Trials:
 
 
 def check(
-    artifact: Artifact,
-    key: str,
-    source: ModelSource,
-    module: nn.Module | ExportedProgram,
-    options: CompileOptions,
-    store: Store,
-    further: Sequence[Mapping[str, int]] = (),
-    examples: Sequence[Mapping[str, int]] = (),
+    artifact: Artifact, key: str, answers: Answers, store: Store, examples: Sequence[Mapping[str, int]] = ()
 ) -> Verdict:
-    """Compares the artifact under `key` with eager. `further` are sizes to try beside those drawn; `examples`
-    where PyTorch refuses all of these."""
-    device = "cuda" if options.target.kind == "cuda" else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        logger.warning("%s: compiled for CUDA without a GPU: not checked against eager", source.name)
-        return Verdict()
-    eager = module.module() if isinstance(module, ExportedProgram) else module
-    model = load_model(source, key, store, device=device)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch's own, where it copies the module of a program
-        reference = Reference(eager.to(device), [declared.name for declared in source.inputs])
-    drawn = [*draw_sizes(model.signature, options.check_shapes, seed=0), *further]
-    if isinstance(module, ExportedProgram):  # that it refuses sizes it was not exported for says nothing
-        fixed = exported_sizes(source, Trace.of(module))
-        drawn = [{name: fixed.get(name, size) for name, size in sizes.items()} for sizes in drawn]
-    trials = _try(source, model, reference, drawn)
+    """Compares the artifact under `key` with PyTorch's answers, with those at `examples` where PyTorch
+    refuses all that were drawn."""
+    source = answers.source
+    model = load_model(source, key, store, device=answers.device)
+    trials = _try(model, answers, answers.drawn)
     if not trials.accepted:
-        trials = _try(source, model, reference, examples)
+        trials = _try(model, answers, answers.at(examples))
     if found := beyond_chance(trials.deviations):
         path = write_reproduction(source, artifact, found)
         reason = f"{in_words(found)}; reproduction in {path}"
@@ -102,10 +170,9 @@ def check(
         said = [trials.last_words, *([_advice(trials.out_of_range)] if trials.out_of_range else [])]
         reason = f"PyTorch refuses every shape that was tried: {'; '.join(said)}"
     else:
-        asked = partial(_refuses, source, model, reference)
         notes = (_advice(trials.out_of_range),) if trials.out_of_range else ()
         confirmed = [tuple(shapes_of(model.signature, sizes).values()) for sizes in trials.accepted]
-        limits = tuple(refusals(trials.refused, trials.accepted, asked))
+        limits = tuple(refusals(trials.refused, trials.accepted, answers.refuses))
         return Verdict("", limits, notes, tuple(dict.fromkeys(confirmed)))
     logger.error("%s is served by eager PyTorch: %s", source.name, reason)
     return Verdict(reason)
@@ -120,80 +187,32 @@ def _advice(wrong: IndexRangeError) -> str:
     )
 
 
-def _try(
-    source: ModelSource,
-    model: CompiledModel,
-    reference: Reference,
-    drawn: Sequence[Mapping[str, int]],
-) -> Trials:
-    """Calls at all these sizes, at two of them with nothing masked as well. A call of ours that fails where
-    eager does not deviates, too."""
+def _try(model: CompiledModel, answers: Answers, asked: Sequence[Answer]) -> Trials:
+    """Calls at all sizes for which there is an answer. A call of ours that fails where eager does not
+    deviates, too."""
     found = Trials()
     names = [spec.name for spec in model.signature.outputs]
     with warnings.catch_warnings(), without_tf32():
         warnings.simplefilter("ignore")  # the model's own, at shapes that nobody asked for
-        unmasked = drawn[-2:] if model.mask else []
-        for number, sizes in enumerate([*drawn, *unmasked]):
-            shapes, bare = shapes_of(model.signature, sizes), number >= len(drawn)
-            given = random_inputs(source, shapes, number)
-            if bare:
-                given[model.mask].fill_(1)
-            inputs = [x.to(model.device.torch_device) for x in given.values()]
-            try:
-                with without_cudnn():
-                    eager = _eager(model, reference, inputs)
-            except Exception as error:  # the user's code may raise anything
-                found.last_words = refusal_words(error)
+        for answer in asked:
+            inputs = answers.inputs(answer.sizes, answer.seed, answer.bare)
+            if answer.refusal is not None:
+                found.last_words = answer.refusal
                 try:
-                    model.call(*inputs, unmasked=bare)
-                    found.refused.append((sizes, found.last_words))
+                    model.call(*inputs, unmasked=answer.bare)
+                    found.refused.append((answer.sizes, answer.refusal))
                 except IndexRangeError as wrong:
                     found.out_of_range = wrong
                 except RequestError:
                     pass
                 continue
-            found.accepted.append(sizes)
+            found.accepted.append(answer.sizes)
+            shapes = shapes_of(model.signature, answer.sizes)
             try:
-                ours = model.call(*inputs, unmasked=bare)
+                ours = model.call(*inputs, unmasked=answer.bare)
             except Exception as error:  # nothing of ours may fail where eager PyTorch does not
                 failed = Deviation(shapes, "*", 0, 0, False, f"{type(error).__name__}: {error}")
                 found.deviations.append(failed)
             else:
-                found.deviations += deviations(shapes, names, ours, eager, _exact(reference, inputs, eager))
+                found.deviations += deviations(shapes, names, ours, answer.eager, answer.exact)
     return found
-
-
-def _eager(
-    model: CompiledModel, reference: Reference, inputs: Sequence[torch.Tensor]
-) -> tuple[torch.Tensor, ...]:
-    """PyTorch's outputs; a ValueError where it leaves some out, as attention does with its weights over
-    nothing: no signature says that."""
-    made = reference.eager(inputs)
-    if len(made) != len(model.signature.outputs):
-        raise ValueError(f"it gives {len(made)} outputs, elsewhere {len(model.signature.outputs)}")
-    return made
-
-
-def _refuses(
-    source: ModelSource, model: CompiledModel, reference: Reference, sizes: Mapping[str, int]
-) -> bool:
-    """Whether PyTorch refuses the model at these sizes."""
-    inputs = random_inputs(source, shapes_of(model.signature, sizes), 0)
-    try:
-        with warnings.catch_warnings(), without_cudnn():
-            warnings.simplefilter("ignore")
-            _eager(model, reference, [x.to(model.device.torch_device) for x in inputs.values()])
-    except Exception:  # the user's code may raise anything
-        return True
-    return False
-
-
-def _exact(
-    reference: Reference, inputs: Sequence[torch.Tensor], eager: Sequence[torch.Tensor]
-) -> Sequence[torch.Tensor]:
-    """The results in float64; eager's own where the model names a narrower type itself, which float64
-    operands do not fit."""
-    try:
-        return reference.exact(inputs)
-    except RuntimeError:
-        return eager

@@ -1,7 +1,11 @@
 """The compiler's whole story on one screen: a registered model goes in; kernels in the store and an artifact
 that a worker loads come out. Each stage has a spoken name, seen again in progress, timings and `stop_after`.
 
-    source -> capture -> generalise -> solve -> passes -> generate -> build -> lower -> publish -> check"""
+    source -> capture -> generalise -> solve -> passes -> generate -> lower -> publish -> reference -> build
+    -> check
+
+Kernels are compiled on other threads from `generate` on; `build` is what is left of that. Meanwhile PyTorch
+gives its answers for the check (`reference`)."""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import torch
 from torch import nn
 from torch.export import ExportedProgram
 
@@ -25,7 +30,7 @@ from dlcb.compiler.bridge.ranks import is_any_rank, survey
 from dlcb.compiler.bridge.untraced import Untraced, untraced
 from dlcb.compiler.build import Builder
 from dlcb.compiler.build.toolchain import calls, toolchain
-from dlcb.compiler.check import Verdict, check
+from dlcb.compiler.check import Answers, Verdict, check
 from dlcb.compiler.compilation import Compilation, Progress, compile_model
 from dlcb.compiler.describe import (
     any_rank_signature,
@@ -55,7 +60,10 @@ logger = logging.getLogger("dlcb.compiler.driver")
 
 # on the CPU it gains little, and its attention gives 0 for a query of NaN without a mask, NaN with one
 UNMASKED_TARGETS = frozenset({"cuda"})
-STAGES = ("capture", "generalise", "solve", "passes", "generate", "build", "lower", "publish", "check")
+STAGES = (
+    *("capture", "generalise", "solve", "passes", "generate"),
+    *("lower", "publish", "reference", "build", "check"),
+)
 
 
 @dataclass
@@ -123,19 +131,21 @@ def _compile(
     if isinstance(captured, Untraced):
         return _put_eager(source, captured, store, clock)
     try:
-        artifact = compile_captured(source, captured, store, options, clock)
+        with Builder(options.target, options, store) as builder:
+            artifact = compile_captured(source, captured, builder, options, clock)
+            with clock("publish"):
+                artifact = place(artifact, source, captured.all_parameters, store)
+                key = artifacts.put(artifact, source, store)
+            with clock("reference"):
+                reference = _reference(source, module, captured, artifact, options)
+            with clock("build"):
+                builder.wait()
     except RefusedCode as error:
         return _put_eager(source, _eager(source, module, error), store, clock)
-    with clock("publish"):
-        placed = place(artifact, source, captured.all_parameters, store)
-        key = artifacts.put(placed, source, store)
     with clock("check"):
-        verdict = Verdict()
-        if options.check_shapes:
-            further = [sizes for each in captured.others for sizes in each.examples[:2]]
-            if captured.within:  # what it is limited to may hold no size that is drawn
-                further += captured.examples[:1]
-            verdict = check(artifact, key, source, module, options, store, further, captured.examples)
+        verdict = (
+            Verdict() if reference is None else check(artifact, key, reference, store, captured.examples)
+        )
     reason = verdict.quarantined
     artifact = narrowed(artifacts.load(key, store), verdict.refusals)
     report = replace(
@@ -181,10 +191,31 @@ def _put_eager(source: ModelSource, found: Untraced, store: Store, clock: Clock)
     return artifacts.put(artifact, source, store), artifact
 
 
+def _reference(
+    source: ModelSource,
+    module: nn.Module | ExportedProgram,
+    captured: Captured,
+    artifact: Artifact,
+    options: CompileOptions,
+) -> Answers | None:
+    """PyTorch's answers at the sizes of the load check; None where it is left out."""
+    device = "cuda" if options.target.kind == "cuda" else "cpu"
+    if not options.check_shapes:
+        return None
+    if device == "cuda" and not torch.cuda.is_available():
+        logger.warning("%s: compiled for CUDA without a GPU: not checked against eager", source.name)
+        return None
+    further = [sizes for each in captured.others for sizes in each.examples[:2]]
+    if captured.within:  # what it is limited to may hold no size that is drawn
+        further += captured.examples[:1]
+    mask = artifact.unmasked[0] if artifact.unmasked else ""
+    return Answers(source, module, artifact.signature, mask, device, options.check_shapes, further)
+
+
 def compile_captured(
-    source: ModelSource, captured: Captured, store: Store, options: CompileOptions, clock: Clock
+    source: ModelSource, captured: Captured, builder: Builder, options: CompileOptions, clock: Clock
 ) -> Artifact:
-    """From the captured graphs of a model to an artifact whose kernels are in the store."""
+    """From the captured graphs of a model to an artifact whose kernels `builder` is compiling."""
     every = (captured, *captured.others)
     passed = partial(run_passes, target=options.target.kind)
     with clock("solve"):
@@ -194,19 +225,15 @@ def compile_captured(
         masks = _masks(source) if options.target.kind in UNMASKED_TARGETS else []
         bare = without_mask(captured.graph, masks, passed)
         plans = [schedule(graph) for graph in (*graphs, *((bare[1],) if bare else ()))]
-    with Builder(options.target, options, store) as builder:
-        with clock("generate"):
-            kernels = [
-                [
-                    builder.add(
-                        generate(group, plan.layouts, plan.graph.system, options.target, options.static)
-                    )
-                    for group in plan.groups
-                ]
-                for plan in plans
+    with clock("generate"):
+        kernels = [
+            [
+                builder.add(generate(group, plan.layouts, plan.graph.system, options.target, options.static))
+                for group in plan.groups
             ]
-        with clock("build"):  # what is left of it: the first kernels are compiled while others are generated
-            units = builder.keys()
+            for plan in plans
+        ]
+        units = builder.keys()
     with clock("lower"):
         origins = [*zip(every, solutions, strict=True), (captured, solutions[0])][: len(plans)]
         programs = [

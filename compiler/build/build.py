@@ -23,12 +23,12 @@ class Builder:
     """Compiles kernels on `options.threads` threads while further ones are generated.
 
     How kernels are shared out over units depends on their texts and order alone, so that any machine finds
-    what another one built. Leaving the `with` block drops what has not begun."""
+    what another one built. Leaving the `with` block waits for what has begun, and drops the rest."""
 
     def __init__(self, target: Target, options: CompileOptions, store: Store) -> None:
         self._target, self._options, self._store = target, options, store
         self._pool = ThreadPoolExecutor(max(1, options.threads), thread_name_prefix="build")
-        self._units: list[Future[str]] = []
+        self._units: dict[str, Future[str]] = {}
         self._waiting: dict[str, Kernel] = {}
         self._known: set[str] = set()
 
@@ -50,19 +50,25 @@ class Builder:
         return kernels
 
     def keys(self) -> tuple[str, ...]:
-        """The store's keys of the binaries that hold all kernels added, when the last of them is there.
-
-        Raises ToolchainError without a compiler, RefusedCode when the compiler refuses a text."""
+        """The store's keys of the binaries that hold, or will hold, all kernels added."""
         if self._waiting:
             self._submit()
-        return tuple(dict.fromkeys(unit.result() for unit in self._units))
+        return tuple(self._units)
+
+    def wait(self) -> None:
+        """Until all binaries are in the store.
+
+        Raises ToolchainError without a compiler, RefusedCode when the compiler refuses a text."""
+        for unit in self._units.values():
+            unit.result()
 
     def _submit(self) -> None:
         text = translation_unit([KernelSet("", tuple(self._waiting.values()))], self._target)
         names = list(self._waiting)
         self._waiting.clear()
-        self._units.append(
-            self._pool.submit(build_unit, text, names, self._target, self._options, self._store)
+        key = unit_key(text, self._target, self._options).digest
+        self._units[key] = self._pool.submit(
+            build_unit, text, names, self._target, self._options, self._store
         )
 
 

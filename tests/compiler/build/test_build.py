@@ -105,7 +105,9 @@ def build(sets: list[list[Kernel]], folder: Path, threads: int) -> tuple[str, ..
     with Builder(CPP, options, open_store(folder)) as builder:
         for kernels in sets:
             builder.add(KernelSet("", tuple(kernels)))
-        return builder.keys()
+        keys = builder.keys()
+        builder.wait()
+        return keys
 
 
 def test_kernels_are_shared_out_over_units_alike_on_any_number_of_threads(tmp_path: Path) -> None:
