@@ -4,12 +4,16 @@ Expect, HTTP/1.0, early closes. What goes the short way and what does not must n
 from __future__ import annotations
 
 import json
+import shutil
 import socket
+import ssl
+import subprocess
 import time
 from array import array
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
+from pathlib import Path
 
 import httpx
 import pytest
@@ -312,6 +316,22 @@ def test_what_has_come_of_a_body_counts_as_in_flight(launch: Start, headers: tup
         answer = client.post("/v2/models/identity/infer", content=data)
         assert answer.status_code == 200
         assert in_flight(client) == 0
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_large_and_small_bodies_over_tls(launch: Start, tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    name = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(["openssl", "req", "-x509", *curve, *name, *files], check=True, capture_output=True)
+    server = launch(SMALL.replace("spares: 0", f"spares: 0, tls_certificate: {certificate}, tls_key: {key}"))
+    assert server.url.startswith("https://")
+    with httpx.Client(base_url=server.url, verify=ssl.create_default_context(cafile=certificate)) as client:
+        for count in (2, 30_000, 2):
+            values = list(range(count))
+            answer = client.post("/v2/models/identity/infer", content=body(*values))
+            assert answer.json()["outputs"][0]["data"] == values
 
 
 def test_the_access_log_says_what_was_asked(launch: Start) -> None:
