@@ -77,6 +77,10 @@ class _Recorder(ShapeEnv):
         self.hints: dict[Any, sympy.Integer] = {}  # the sample's sizes
         self.unfollowed: list[str] = []  # what left no condition behind
 
+    def create_symbol(self, *arguments: Any, **keywords: Any) -> Any:
+        """Of a size PyTorch supposes that it is positive, and answers `n == 0` itself."""
+        return super().create_symbol(*arguments, **{**keywords, "positive": None})
+
     def value(self, number: Any) -> Any:
         """What a symbolic number is at the sample's sizes."""
         found = number.node.expr.xreplace(self.hints)

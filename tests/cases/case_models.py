@@ -57,6 +57,11 @@ def below_ten(x):
 
 
 @_module
+def nothing_found(x):
+    return torch.full((1, 3), -1.0) if x.shape[0] == 0 else x * 2
+
+
+@_module
 def parity(x):
     return x + 1 if x.shape[0] % 2 else x - 1
 

@@ -72,6 +72,14 @@ def test_A10_sizes_in_python_code(store, factory):
         assert set(tiers.values()) == {"dynamic"}
 
 
+def test_A10_no_rows_at_all(store):
+    case = compiled(store, "nothing_found", {"x": ("n", 3)})
+    (found,) = case.agrees(random(0, 3), tier="eager")
+    assert found.shape == (1, 3)
+    for n in (1, 2, 40):
+        case.agrees(random(n, 3))
+
+
 def test_A8_a_smaller_batch_keeps_its_size(store):
     case = compiled(store, "plain", {"x": ("b", 5)}, dims={"b": (1, 8)})
     (found,) = case.agrees(random(3, 5))

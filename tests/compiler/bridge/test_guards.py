@@ -26,6 +26,8 @@ def branches(function: Callable[[Tensor], Tensor], length: int = 6, seconds: flo
         (lambda x: x if x.shape[0] < 10 else -x, (2, 9), (10, 50)),
         (lambda x: x if x.shape[0] % 2 == 0 else -x, (2, 8), (3, 7)),
         (lambda x: x if x.shape[0] != 1 else -x, (2, 3), (1,)),
+        (lambda x: x if x.shape[0] else x.new_ones(3), (1, 2, 9), (0,)),
+        (lambda x: x.new_ones(3) if x.numel() == 0 else x, (1, 2, 9), (0,)),
         (lambda x: x * sum(range(x.shape[0])), (6,), (5, 7)),
         (lambda x: x if 3 < x.shape[0] * 2 // 3 <= 4 else -x, (6, 7), (5, 8)),
     ],
