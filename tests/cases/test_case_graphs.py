@@ -7,7 +7,7 @@ from case_running import compiled, random
 from dlcb.compiler.build.toolchain import calls
 
 
-def test_windows_with_padding_are_one_graph(store):
+def test_windows_with_padding_at_every_size(store):
     case = compiled(store, "windows", {"x": ("b", "h", "w", 8)})
     for b, h, w in ((1, 4, 4), (2, 5, 8), (1, 8, 7), (2, 9, 13), (1, 1, 1)):
         case.agrees(random(b, h, w, 8))

@@ -29,7 +29,7 @@ def _questions() -> st.SearchStrategy[Question]:
         st.integers(1, 9).map(lambda k: lambda n: divmod(n, k)[0] > 1),
         st.sets(_numbers).map(lambda keys: lambda n: n in keys),
         st.sets(_numbers).map(lambda keys: lambda n: n in list(keys)),
-        st.dictionaries(_numbers, st.booleans()).map(lambda table: lambda n: table.get(n)),
+        st.dictionaries(_numbers, st.booleans()).map(lambda table: table.get),
         st.integers(0, 9).map(lambda digit: lambda n: str(n).endswith(str(digit))),
         st.integers(0, 9).map(lambda digit: lambda n: f"{n:03d}"[1] == str(digit)),
         st.integers(2, 9).map(lambda k: lambda n: int(n / k) == 1),

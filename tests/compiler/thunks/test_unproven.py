@@ -11,11 +11,12 @@ import pytest
 import torch
 from test_model import LOOKUP, TWICE, array, lookup_model, store, twice_model
 
+from dlcb.compiler import InputDeclaration, ModelSource, compile_model, load_model
 from dlcb.compiler.errors import ContractError, GuardError, IndexRangeError
-from dlcb.compiler.source import ModelSource
 from dlcb.compiler.thunks import unproven
 from dlcb.compiler.thunks.dynamic import ProgramThunk
 from dlcb.compiler.thunks.model import CompiledModel
+from dlcb.kernel_cache import open_store
 
 __all__ = ["store"]
 
@@ -119,6 +120,17 @@ def test_an_index_is_bad_where_both_say_so(store) -> None:
     assert caught.value.position == (1, 1)
     counters = model.counters
     assert (counters.confirmed, counters.refuted) == (0, 0)
+
+
+def test_ranks_that_are_first_met_are_confirmed_too(tmp_path: Path) -> None:
+    inputs = (InputDeclaration("x", "float32", None),)
+    source = dataclasses.replace(but(7), inputs=inputs, dims={}, jit="wait")
+    local = open_store(tmp_path)
+    model = load_model(source, compile_model(source, local).artifact_key, local)
+    assert [served(model, 30)[0] for _ in range(2)] == ["eager", "jit"]
+    assert [served(model, 7, 3)[0] for _ in range(2)] == ["eager", "eager"]
+    counters = model.counters
+    assert (counters.confirmed, counters.refuted, counters.compiles_requested) == (1, 1, 1)
 
 
 def test_what_is_proven_pays_nothing(store) -> None:
