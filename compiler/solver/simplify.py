@@ -19,6 +19,7 @@ from dlcb.compiler.solver.division import DIVISION
 from dlcb.compiler.solver.engine import STEPS, Engine
 from dlcb.compiler.solver.pattern import any_of
 from dlcb.compiler.solver.polynomial import TERMS, Polynomial
+from dlcb.compiler.solver.refute import Refuter
 from dlcb.compiler.solver.rule import Rule, RuleSet
 
 EXPRESSIONS: RuleSet = (
@@ -30,6 +31,7 @@ EXPRESSIONS: RuleSet = (
     *CONDITIONS,
 )
 
+_SETTLED = 16  # proofs under the same facts, from which on it pays to look for sizes that refute one first
 _DATA = ("load", "reduce", "cast")  # values from outside, whose arithmetic may wrap
 
 
@@ -71,6 +73,7 @@ class Simplifier:
                     self._simple.pop(e, None)
         self._proofs: dict[frozenset, bool] = {}
         self._about: dict[Expr, list[Polynomial]] | None = None
+        self._refuter = Refuter(self.facts)
         self.bounds = Bounds(self.facts.ranges, self.facts.multiples)
 
     @property
@@ -166,6 +169,8 @@ class Simplifier:
         known = self._proofs.get(key)
         if known is None:
             self._proofs[key] = False  # a proof that needs itself is none
+            if len(self._proofs) > _SETTLED and self._refuter.negative(p):
+                return False
             with self.engine.use():
                 known = self._proofs[key] = prove.nonnegative(self, p)
         return known

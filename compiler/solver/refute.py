@@ -1,0 +1,99 @@
+"""Refutes in a moment what would be looked for in vain: facts about sizes come in, and at a few sizes for
+which all of them hold a polynomial is calculated. Where one value is negative there is no proof of the
+opposite."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dlcb.compiler.expr.dag import Expr, toposort
+from dlcb.compiler.expr.node import const
+from dlcb.compiler.expr.ops import OPS
+from dlcb.compiler.solver.polynomial import Polynomial
+
+if TYPE_CHECKING:
+    from dlcb.compiler.solver.simplify import Facts
+
+_LARGE = (1 << 20) + 7  # a size that no kernel of 32-bit indices takes twice
+_FROM_DATA = ("load", "reduce", "check")
+
+
+class Refuter:
+    """Answers under `facts` as they are: make a new one when a fact changes."""
+
+    def __init__(self, facts: Facts) -> None:
+        sizes = ("least", "large")
+        self._points = [_Point(facts, size == "large", last) for size in sizes for last in (False, True)]
+
+    def negative(self, p: Polynomial) -> bool:
+        """Whether `p` < 0 somewhere. False says nothing."""
+        return any(point.holds and point.negative(p) for point in self._points)
+
+
+class _Point:
+    """All sizes at their least, or `large` ones; all indices at their first, or their `last`."""
+
+    def __init__(self, facts: Facts, large: bool, last: bool) -> None:
+        self._facts, self._large, self._last = facts, large, last
+        self._values: dict[Expr, int | None] = {}  # None: it has no value here, or none that is known
+        self._holds: bool | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Do all facts hold here?"""
+        if self._holds is None:
+            facts, value = self._facts, self._value
+            self._holds = (
+                all(value(truth) for truth in facts.truths)
+                and all((at := value(e)) is not None and at in known for e, known in facts.ranges.items())
+                and all((at := value(e)) is not None and at % k == 0 for e, k in facts.multiples.items())
+                and all(value(e) == value(symbol) is not None for symbol, e in facts.substitution.items())
+            )
+        return self._holds
+
+    def negative(self, p: Polynomial) -> bool:
+        total = 0
+        for monomial, coefficient in p.items():
+            term = coefficient
+            for factor in monomial:
+                at = self._value(factor)
+                if at is None:
+                    return False
+                term *= at
+            total += term
+        return total < 0
+
+    def _value(self, root: Expr) -> int | None:
+        values = self._values
+        if root not in values:
+            for node in toposort([root], lambda n: n not in values):
+                values[node] = self._calculated(node)
+        return values[root]
+
+    def _calculated(self, node: Expr) -> int | None:
+        if node.op == "const":
+            return None if node.dtype.is_float else int(node.value)
+        if node.op == "size":
+            standing = self._facts.substitution.get(node)
+            return self._size(node) if standing is None else self._value(standing)
+        args = [self._values[arg] for arg in node.args]
+        if node.op in _FROM_DATA or node.dtype.is_float or any(arg is None for arg in args):
+            return None
+        if node.op == "index":
+            extent = args[0]
+            assert extent is not None
+            return None if extent < 1 else extent - 1 if self._last else 0
+        if node.op == "cast":
+            return int(const(args[0], node.dtype).value)
+        try:
+            return int(OPS[node.op].meaning(*args))
+        except ZeroDivisionError:
+            return None
+
+    def _size(self, symbol: Expr) -> int:
+        known, multiple = self._facts.ranges.get(symbol), self._facts.multiples.get(symbol, 1)
+        least = max(known.low or 0, 0) if known is not None else 0
+        if not self._large:
+            return -(-least // multiple) * multiple
+        most = known.high if known is not None and known.high is not None else max(_LARGE, least)
+        return min(most, max(_LARGE, least)) // multiple * multiple
