@@ -10,8 +10,20 @@ from typing import Any
 import sympy
 
 from dlcb.compiler.dtype import FLOAT64, INDEX
+from dlcb.compiler.expr.bounds import Bounds
 from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import apply, as_expr, cast, ceildiv, const, equal, maximum, minimum, not_equal
+from dlcb.compiler.expr.node import (
+    apply,
+    as_expr,
+    cast,
+    ceildiv,
+    const,
+    equal,
+    maximum,
+    minimum,
+    not_equal,
+    where,
+)
 
 Symbols = Mapping[Any, Expr]  # sympy's symbol -> the size variable that it stands for
 
@@ -73,6 +85,13 @@ def _power(base: Expr, exponent: Expr) -> Expr:
     return math.prod([base] * exponent.value, start=as_expr(1))
 
 
+def _mask(x: Expr, ones: Expr) -> Expr:
+    """The last bits of a size are a remainder."""
+    if not ones.is_const or ones.value < 0 or ones.value & (ones.value + 1):
+        raise Untranslatable(f"{x!r} & {ones!r}")
+    return x % (ones.value + 1)
+
+
 _SIZES: dict[str, Callable[..., Expr]] = {
     "Add": _fold(lambda a, b: a + b),
     "Mul": _fold(lambda a, b: a * b),
@@ -82,6 +101,7 @@ _SIZES: dict[str, Callable[..., Expr]] = {
     "PythonMod": lambda a, b: a % b,
     "FloorDiv": lambda a, b: a // b,
     "CleanDiv": lambda a, b: a // b,
+    "BitwiseFn_bitwise_and": _mask,
     "Abs": lambda a: maximum(a, -a),
     "Max": _fold(maximum),
     "Min": _fold(minimum),
@@ -140,6 +160,12 @@ def _rounded(name: str, of_sizes: Callable[[Expr, Expr], Expr]) -> Callable[[Exp
     return rounded
 
 
+def _towards_zero(a: Expr, b: Expr) -> Expr:
+    """a / b as Python's `int` has it, for positive b. No size is negative, a difference may be."""
+    least = Bounds({}, {}).interval(a).low
+    return a // b if least is not None and least >= 0 else where(as_expr(0) <= a, a // b, -(-a // b))
+
+
 def _half_to_even(a: Expr, b: Expr) -> Expr:
     """a / b as Python's `round` has it."""
     above = (2 * a + b) // (2 * b)
@@ -159,6 +185,6 @@ _NUMBERS: dict[str, Callable[..., Expr]] = {
     "OpaqueUnaryFn_log2": _on_floats("log2"),
     "CeilToInt": _rounded("ceil", ceildiv),
     "FloorToInt": _rounded("floor", lambda a, b: a // b),
-    "TruncToInt": _rounded("trunc", lambda a, b: a // b),  # sizes are not negative
+    "TruncToInt": _rounded("trunc", _towards_zero),
     "RoundToInt": _rounded("round", _half_to_even),
 }

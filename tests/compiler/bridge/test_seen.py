@@ -48,6 +48,7 @@ def test_a_call_is_recognised_by_the_values_of_all_its_numbers() -> None:
     [
         (functions.FloorDiv(K - 9, 2), lambda n: (n - 9) // 2),
         (functions.IntTrueDiv(K, sympy.Integer(3)), lambda n: n / 3),
+        (functions.TruncToInt(functions.IntTrueDiv(K - 9, sympy.Integer(2))), lambda n: int((n - 9) / 2)),
         (functions.FloatPow(functions.ToFloat(K), sympy.Float(-0.5)), lambda n: n**-0.5),
         (functions.CeilToInt(functions.IntTrueDiv(K, sympy.Integer(2))), lambda n: -(-n // 2)),
         (functions.RoundToInt(functions.IntTrueDiv(K, sympy.Integer(10))), lambda n: round(n / 10)),
@@ -68,6 +69,14 @@ def test_what_has_no_counterpart_is_said() -> None:
         number(sympy.sin(K), {K: N})
     with pytest.raises(Untranslatable):  # floats decide no branch
         condition(functions.IntTrueDiv(K, sympy.Integer(3)) < 2, True, {K: N})
+
+
+def test_the_last_bits_of_a_size_may_decide() -> None:
+    ours = condition(functions.BitwiseFn_bitwise_and(K, sympy.Integer(7)), sympy.Integer(3), {K: N})
+    assert [n for n in range(20) if evaluate(ours, {"n": n})] == [3, 11, 19]
+    for bits in (sympy.Integer(5), K + 1):
+        with pytest.raises(Untranslatable):
+            condition(functions.BitwiseFn_bitwise_and(K, bits), sympy.Integer(1), {K: N})
 
 
 def test_a_condition_is_what_was_answered() -> None:
