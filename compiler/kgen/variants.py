@@ -30,7 +30,7 @@ _FREE_TEAMS = (WARP, 128, 512)  # for rows of free length: few, as each is a ker
 _WARP_TURNS = 32  # accesses of a lane in a row of which nothing is kept; a longer one is a block's
 _UNDER_WAY = 4  # loads that a thread has under way at once
 _COPYING_BLOCKS = 4  # of a multiprocessor, which then have eight accesses of a thread under way
-_COLUMN_BLOCKS = 5  # split columns have no more
+_COLUMN_BLOCKS = 6  # columns of halves are seldom split into more; those of other types are
 _LIGHT = 40  # operations of an element, those of addresses included
 _LARGEST_INT = 2**31 - 1
 
@@ -297,10 +297,7 @@ def _variants(nest: Nest, system: System) -> list[tuple[Variant, tuple[Expr, ...
     narrow = narrow_guards(nest, system)
     long = any(not is_short(fold) for fold in nest.reductions())
     if nest.kind == "column" and nest.lane is not None and long:
-        columns = [
-            (replace(v, blocks=_COLUMN_BLOCKS), guards) for v, guards in _columns(nest, narrow, system)
-        ]
-        return [*columns, (Variant(1, 64), ())]
+        return [*_columns(nest, narrow, system), (Variant(1, 64), ())]
     if crossed(nest) is not None:
         return [*_tiles(nest, narrow, system), (Variant(1, 64), ())]
     width = widest(nest)
@@ -336,7 +333,8 @@ def _columns(
         wide = wide_guards(nest, width, system)
         peeled = nest.parts is not None and wide != () and width == ACCESS // 2 and may_be_peeled(nest, width)
         if peeled and not (many.is_const and not many.value):  # its join is faster for aligned rows, too
-            yield Variant(width, shape="columns", peeled=True), (*_true(many), *narrow)
+            variant = Variant(width, shape="columns", peeled=True, blocks=_COLUMN_BLOCKS)
+            yield variant, (*_true(many), *narrow)
         if wide is not None:
             few = system.simplify(columns <= FEW * width)
             if nest.parts is not None and not (few.is_const and not few.value):
