@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from math import lcm, prod
 
+from dlcb.compiler.bridge.symbolic import holds
 from dlcb.compiler.expr.dag import Expr, toposort
-from dlcb.compiler.expr.node import evaluate
 
 Range = tuple[int, int | None]
 _COMPARISONS = ("lt", "le", "eq", "ne")
@@ -52,4 +52,4 @@ def _places(numbers: Iterable[int], period: int, within: Range) -> list[int]:
 
 
 def _hold(conditions: Sequence[Expr], sizes: Mapping[str, int]) -> bool:
-    return all(evaluate(condition, sizes) for condition in conditions)
+    return all(holds(condition, sizes) for condition in conditions)

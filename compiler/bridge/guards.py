@@ -76,6 +76,7 @@ class _Recorder(ShapeEnv):
         self.asked: list[tuple[Any, Any, str]] = []
         self.hints: dict[Any, sympy.Integer] = {}  # the sample's sizes
         self.unfollowed: list[str] = []  # what left no condition behind
+        self.refused: list[str] = []  # calls that raised
 
     def create_symbol(self, *arguments: Any, **keywords: Any) -> Any:
         """Of a size PyTorch supposes that it is positive, and answers `n == 0` itself."""
@@ -92,6 +93,10 @@ class _Recorder(ShapeEnv):
         if place:
             self.unfollowed.append(f"{what} at {place}")
         return bool(place)
+
+    def refuse(self, func: Any, frame: FrameType) -> None:
+        """Note a call that raised: where the program goes on all the same, it may go otherwise elsewhere."""
+        self.refused.append(f"{getattr(func, '__name__', func)} is refused, and caught, at {_place(frame)}")
 
     def hurry(self) -> None:
         if time.thread_time() > self.deadline:
@@ -140,8 +145,15 @@ def _line(frame: FrameType | None) -> str:
     return f"{short(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
+def _place(frame: FrameType) -> str:
+    """ "file:line" of the innermost code that is neither PyTorch's nor ours."""
+    place = user_place(frame)
+    return f"{short(place[0])}:{place[1]}" if place is not None else ""
+
+
 class _Calls(FakeCalls):
-    """Notes each call that has a size among its arguments."""
+    """Notes each call that has a size among its arguments, and what the number of pieces of a tensor says of
+    its size."""
 
     def __init__(self, mode: FakeTensorMode, recorder: _Recorder) -> None:
         super().__init__(mode, symbolic=True)
@@ -153,7 +165,27 @@ class _Calls(FakeCalls):
         given = numbers(args, kwargs)
         if given:
             self.calls.append((str(func), user_place(sys._getframe(1)), given))
-        return super().call(func, args, kwargs)
+        result = super().call(func, args, kwargs)
+        if isinstance(result, (list, tuple)):
+            self._pieces(func, args, len(result))
+        return result
+
+    def _pieces(self, func: Any, args: tuple, count: int) -> None:
+        """Code may go by the number of pieces alone, which is in no trace."""
+        cut, where = getattr(func, "overloadpacket", None), _place(sys._getframe(2))
+        if cut is _UNBIND and isinstance(args[0].shape[args[1] if len(args) > 1 else 0], torch.SymInt):
+            self.recorder.unfollowed.append(f"as many tensors as a size says at {where}")
+        elif cut in (*_SPLIT, *_CHUNK) and not isinstance(args[1], (list, tuple)):
+            size = args[0].shape[args[2] if len(args) > 2 else 0]
+            piece = (size + args[1] - 1) // args[1] if cut in _CHUNK else args[1]
+            for said in (size <= count * piece, (count - 1) * piece < size if count > 1 else True):
+                if isinstance(said, torch.SymBool):
+                    self.recorder.asked.append((said.node.expr, sympy.true, where))
+
+
+_UNBIND = torch.ops.aten.unbind
+_SPLIT = torch.ops.aten.split, torch.ops.aten.unsafe_split
+_CHUNK = torch.ops.aten.chunk, torch.ops.aten.unsafe_chunk
 
 
 def collect(
@@ -189,14 +221,14 @@ def collect(
                 _compiling_state_context(),
                 mode,
                 enable_python_dispatcher(),
-                ExplicitSlices(),
+                ExplicitSlices(recorder.refuse),
                 forward,
             ):
                 module(*arguments, **keywords)
             complete = not recorder.unfollowed
     except CaptureError as error:
         missing = error.message
-    missing = next(iter(recorder.unfollowed), missing)
+    missing = next(iter(recorder.unfollowed), missing or next(iter(recorder.refused), ""))
     if missing == _TOO_LONG:
         missing = f"{_TOO_LONG} than {seconds:g} s of processor time"
     found: dict[Expr, Branch] = {}

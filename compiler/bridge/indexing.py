@@ -3,7 +3,9 @@ at the size at hand, so that a trace of `x[:, :100]` over 50 columns would not s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -13,7 +15,12 @@ _WHOLE = slice(None)
 
 
 class ExplicitSlices(TorchFunctionMode):
-    """While it is entered, `x[key]` and `x[key] = value` cut axis by axis first."""
+    """While it is entered, `x[key]` and `x[key] = value` cut axis by axis first. `refused` is told of each
+    call that raises, and from where it came."""
+
+    def __init__(self, refused: Callable[[Any, FrameType], None] = lambda func, frame: None) -> None:
+        super().__init__()
+        self._refused = refused
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.__getitem__ or func is torch.Tensor.__setitem__:
@@ -30,7 +37,11 @@ class ExplicitSlices(TorchFunctionMode):
                         return x
                     rest = [Ellipsis]
                 return func(x, tuple(rest), *value)
-        return func(*args, **(kwargs or {}))
+        try:
+            return func(*args, **(kwargs or {}))
+        except Exception:
+            self._refused(func, sys._getframe(1))
+            raise
 
 
 def _slices(x: torch.Tensor, key: Sequence[Any]) -> list[tuple[int, int]]:

@@ -291,6 +291,8 @@ class _Lowering:
             piece = arguments[0].take(self.emit, arguments[1])
             self._remember(piece)
             return piece
+        if function is operator.getitem and isinstance(arguments[1], Expr):
+            raise self._disagreement("places in a list")
         if _holds_number(arguments):
             return number.calculated(self.emit, function, arguments)
         if function is operator.getitem or getattr(function, "__module__", "") in ("_operator", "operator"):

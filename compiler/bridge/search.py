@@ -22,11 +22,11 @@ from dlcb.compiler.bridge.lower import Disagreement, Lowered, lower
 from dlcb.compiler.bridge.probes import Bindings, FreeDim, Prober
 from dlcb.compiler.bridge.relations import followers
 from dlcb.compiler.bridge.seen import Seen
-from dlcb.compiler.bridge.symbolic import opposite
+from dlcb.compiler.bridge.symbolic import holds, opposite
 from dlcb.compiler.bridge.verdicts import BY_SHAPE, PROVEN, judge
 from dlcb.compiler.errors import CaptureError, CompilerError, ShapeError
 from dlcb.compiler.expr.dag import Expr, toposort
-from dlcb.compiler.expr.node import as_expr, equal, evaluate
+from dlcb.compiler.expr.node import as_expr, equal
 from dlcb.compiler.options import CompileOptions
 from dlcb.compiler.shapes.system import Guard, Provenance, System
 from dlcb.compiler.source import ModelSource
@@ -84,7 +84,7 @@ class Search:
 
     def beyond(self, turn: Branch, sizes: dict[str, int], number: int) -> Search:
         """The search for a graph that serves `sizes`, where `turn` does not hold."""
-        assumed = [branch for branch in self.assumed if evaluate(branch.condition, sizes)]
+        assumed = [branch for branch in self.assumed if holds(branch.condition, sizes)]
         assumed.append(Branch(opposite(turn.condition), turn.source))
         search = Search(self.source, self.module, self.options, number, sizes, assumed)
         search.prober.programs, search.prober.rung = self.prober.programs, self.prober.rung
@@ -93,7 +93,7 @@ class Search:
 
     def covers(self, sizes: Bindings) -> bool:
         """Whether the graph that was found serves these sizes."""
-        return all(evaluate(guard.condition, sizes) for guard in self.guards)
+        return all(holds(guard.condition, sizes) for guard in self.guards)
 
     def run(self) -> Captured:
         if self.start is None:
@@ -131,7 +131,7 @@ class Search:
         for branch in branches:
             names = [symbol.value for symbol in branch.condition.free]
             alone = len(names) == 1 and not any(
-                evaluate(branch.condition, {names[0]: size})
+                holds(branch.condition, {names[0]: size})
                 for size in range(_SCANNED)
                 if size != first[names[0]]
             )
@@ -148,7 +148,7 @@ class Search:
         if not alone:
             return dim
         reach = range(dim.low, (_FARTHEST if dim.high is None else dim.high) + 1)
-        passing = [size for size in reach if all(evaluate(each, {dim.name: size}) for each in alone)]
+        passing = [size for size in reach if all(holds(each, {dim.name: size}) for each in alone)]
         if not passing:
             return dim
         unbounded = dim.high is None and passing[-1] == reach[-1]
@@ -160,7 +160,7 @@ class Search:
 
     def _allowed(self, sizes: Bindings) -> bool:
         held = all(sizes[limit.dim] == limit.size for limit in self.limits.values())
-        return held and all(evaluate(branch.condition, sizes) for branch in self.kept)
+        return held and all(holds(branch.condition, sizes) for branch in self.kept)
 
     def _lower(self, examples: Sequence[Bindings], branches: Sequence[Branch]) -> tuple[Lowered, System]:
         """One graph from the traces at `examples`, within the limits and the branches taken."""
@@ -328,7 +328,7 @@ class Search:
             sizes = few[0] if few else self._beyond(branch.condition, examples[0], least=2)
             if sizes is None or branch not in self.kept:
                 continue
-            crossed = [each for each in self.kept if not evaluate(each.condition, sizes)]
+            crossed = [each for each in self.kept if not holds(each.condition, sizes)]
             if not self.prober.accepts(sizes):
                 self.refused += crossed
                 continue
@@ -353,7 +353,7 @@ class Search:
                 continue
             fresh = [more for more in every if more not in examples and self.prober.accepts(more)]
             tried = list({tuple(each.items()): each for each in [*examples, *fresh]}.values())
-            tried = [each for each in tried if all(evaluate(other.condition, each) for other in without)]
+            tried = [each for each in tried if all(holds(other.condition, each) for other in without)]
             deeper = _either(crossed, met)
             try:
                 lowered, system = self._lower(tried, [*without, *deeper])
@@ -376,7 +376,7 @@ class Search:
             dim = next(dim for dim in self.free if dim.name == name)
             own = [each for each in alternatives if each.free == {dim.symbol}]
             reach = range(dim.low, (_FARTHEST if dim.high is None else dim.high) + 1)
-            sizes = [size for size in reach if not any(evaluate(each, {name: size}) for each in own)]
+            sizes = [size for size in reach if not any(holds(each, {name: size}) for each in own)]
             if not sizes or sizes[-1] > _FEW or name in self.limits:
                 return []
             failing.append([(name, size) for size in _nearest_first(sizes, first[name])])
@@ -388,7 +388,7 @@ class Search:
             for name, size in chosen:
                 sizes_there = self.prober.moved(sizes_there, name, size)
             found.append(sizes_there)
-        return [sizes for sizes in found if not evaluate(condition, sizes)]
+        return [sizes for sizes in found if not holds(condition, sizes)]
 
     def _try_extremes(
         self, lowered: Lowered, system: System, examples: list[Bindings]
@@ -430,7 +430,7 @@ class Search:
             far = near if target is None else target
             for other in _nearest_first(range(dim.low, min(dim.high or _FARTHEST, _FARTHEST) + 1), far):
                 moved = self.prober.moved(first, dim.name, other)
-                if other != size and all(evaluate(each.condition, moved) for each in path):
+                if other != size and all(holds(each.condition, moved) for each in path):
                     return (moved,) if self.prober.accepts(moved) else ()
         return ()
 
@@ -447,9 +447,9 @@ class Search:
             reach = range(max(dim.low, least), min(dim.high or _FARTHEST, _FARTHEST) + 1)
             for size in _nearest_first(reach, first[name]):
                 sizes = self.prober.moved(first, name, size)
-                if evaluate(condition, sizes):
+                if holds(condition, sizes):
                     continue
-                if all(evaluate(other.condition, sizes) for other in others):
+                if all(holds(other.condition, sizes) for other in others):
                     return sizes
                 turned = turned or sizes
         alternatives = _alternatives(condition)
@@ -458,7 +458,7 @@ class Search:
             together = dict(first)
             for sizes in apart:
                 together |= {name: size for name, size in sizes.items() if size != first[name]}
-            return None if evaluate(condition, together) else together
+            return None if holds(condition, together) else together
         return turned
 
     # ---- the result --------------------------------------------------------------------------------

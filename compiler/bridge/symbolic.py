@@ -19,6 +19,7 @@ from dlcb.compiler.expr.node import (
     ceildiv,
     const,
     equal,
+    evaluate,
     maximum,
     minimum,
     not_equal,
@@ -38,6 +39,14 @@ def condition(expression: Any, answer: Any, symbols: Symbols) -> Expr:
     if isinstance(answer, bool) or answer in (sympy.true, sympy.false):
         return ours if bool(answer) else opposite(ours)
     return equal(ours, int(answer))
+
+
+def holds(condition: Expr, sizes: Mapping[str, int]) -> bool:
+    """Whether the condition is true of these sizes; one that divides by 0 there is not."""
+    try:
+        return bool(evaluate(condition, sizes))
+    except ZeroDivisionError:
+        return False
 
 
 def opposite(condition: Expr) -> Expr:

@@ -355,6 +355,34 @@ def caught(x):
         return x
 
 
+@_module
+def refused_and_caught(x):
+    try:
+        return x * (torch.ones(1, 13) @ x).sum()
+    except RuntimeError:
+        return x
+
+
+@_module
+def rows_counted(x):
+    return x * 2 if len(list(zip(x, range(14), strict=False))) == 13 else x
+
+
+@_module
+def pieces_counted(x):
+    return x * len(x.split(50))
+
+
+@_module
+def second_half(x):
+    return x.chunk(2)[-1] * 2
+
+
+@_module
+def divides_a_number(x):
+    return x * 2 if 260 % x.shape[0] == 0 else x
+
+
 @functools.lru_cache
 def _factor(n: int) -> float:
     return 2.0 if n == 13 else 1.0

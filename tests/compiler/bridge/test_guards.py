@@ -75,6 +75,20 @@ def caught(x: Tensor) -> Tensor:
         return x
 
 
+def refused(x: Tensor) -> Tensor:
+    try:
+        return x.view(13, 4) * 2
+    except RuntimeError:
+        return x
+
+
+def beyond_the_end(x: Tensor) -> Tensor:
+    try:
+        return x + x[20]
+    except IndexError:
+        return x
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [
@@ -86,8 +100,11 @@ def caught(x: Tensor) -> Tensor:
         (lambda x: x if str(x.shape[0]).endswith("7") else -x, "text"),
         (lambda x: x if f"{x.shape[0] / 2:.1f}" == "6.5" else -x, "text"),
         (lambda x: x if "13" in repr(x.shape) else -x, "text"),
+        (refused, "view is refused, and caught"),
+        (beyond_the_end, "is refused, and caught"),
+        (lambda x: x if len(list(zip(x, range(14), strict=False))) == 13 else -x, "as many tensors"),
     ],
-    ids=["dict", "set", "shapes", "hash", "caught", "str", "format", "repr"],
+    ids=["dict", "set", "shapes", "hash", "caught", "str", "format", "repr", "refused", "index", "rows"],
 )
 def test_what_leaves_no_condition_is_said(function: Callable[[Tensor], Tensor], said: str) -> None:
     missing = branches(function).missing
@@ -112,6 +129,24 @@ def test_text_is_that_of_the_sample() -> None:
 def test_a_size_that_becomes_a_number_is_held(function: Callable[[Tensor], Tensor]) -> None:
     conditions = [branch.condition for branch in branches(function).found]
     assert any(not evaluate(condition, {"n": 7}) for condition in conditions)
+
+
+@pytest.mark.parametrize(
+    ("function", "holds"),  # n at the sample is 7
+    [
+        (lambda x: x if len(x.split(5)) == 2 else -x, {6, 7, 10}),
+        (lambda x: x if len(x.split(64)) == 1 else -x, {0, 1, 2, 5, 6, 7, 10, 64}),
+        (lambda x: x.chunk(2)[-1], {2, 5, 6, 7, 10, 64, 65}),
+        (lambda x: x.split([2, x.shape[0] - 2])[1], {0, 1, 2, 5, 6, 7, 10, 64, 65}),
+        (lambda x: x.chunk(2, 1)[-1], {0, 1, 2, 5, 6, 7, 10, 64, 65}),
+    ],
+    ids=["two", "one", "halves", "sizes", "columns"],
+)
+def test_the_number_of_pieces_bounds_a_size(function: Callable[[Tensor], Tensor], holds: set[int]) -> None:
+    found = branches(function)
+    conditions = [branch.condition for branch in found.found]
+    served = {n for n in (0, 1, 2, 5, 6, 7, 10, 64, 65) if all(evaluate(c, {"n": n}) for c in conditions)}
+    assert (served, found.missing) == (holds, "")
 
 
 def test_quotient_and_remainder_at_once() -> None:
