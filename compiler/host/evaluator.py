@@ -28,7 +28,7 @@ class Spread:
 @dataclass(frozen=True)
 class Choice:
     """The first tree whose condition holds; what is in the others only is not computed. Where none holds,
-    None, or `error` makes what is raised."""
+    None, or `error` makes what is raised. Equal choices are computed once, so what they hold has a hash."""
 
     cases: tuple[tuple[Expr, Any], ...]
     error: Callable[[], Exception] | None = field(default=None, compare=False)

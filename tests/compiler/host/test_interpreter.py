@@ -8,7 +8,7 @@ import pytest
 
 from dlcb.compiler.errors import CompilerError, ContractError, GuardError
 from dlcb.compiler.expr.node import as_expr, ceildiv, equal, evaluate_all, maximum, minimum, size, where
-from dlcb.compiler.host.evaluator import compile_expressions
+from dlcb.compiler.host.evaluator import Choice, Spread, compile_expressions
 from dlcb.compiler.host.interpreter import Interpreter
 from dlcb.compiler.host.magic import divide, magic
 from dlcb.compiler.host.program import Guard, Launch, Program
@@ -140,6 +140,24 @@ def test_compiled_expressions_agree_with_evaluation() -> None:
 
 def test_division_by_an_empty_dim_does_not_stop_the_rest() -> None:
     assert compile_expressions((n // m, n % m, n + 1), ["n", "m"])(4, 0) == (0, 0, 5)
+
+
+def test_of_a_choice_only_what_is_chosen_is_computed() -> None:
+    def never(number: int) -> tuple[int, ...]:
+        raise AssertionError(f"computed for {number}")
+
+    def none_fits() -> Exception:
+        return CompilerError("none fits", stage="host")
+
+    inner = Choice(((n < 10, (n * 2, "twice")),))
+    choice = Choice(((m < 1, (Spread(never, n),)), (m < 5, (Spread(lambda k: (k, -k), n), inner))), none_fits)
+    function = compile_expressions((choice, n + m, choice), ["n", "m"])
+    assert function(4, 2) == ((4, -4, (8, "twice")), 6, (4, -4, (8, "twice")))
+    assert function(40, 2)[0] == (40, -40, None)
+    with pytest.raises(CompilerError, match="none fits"):
+        function(4, 5)
+    with pytest.raises(AssertionError, match="computed for 4"):
+        function(4, 0)
 
 
 def test_peak_bytes_are_known_before_anything_runs() -> None:
