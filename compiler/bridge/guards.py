@@ -202,7 +202,6 @@ def collect(
     symbols: dict[Any, Expr] = {}
     missing = ""
     calls: list[tuple[str, tuple[str, int] | None, Numbers]] = []
-    complete = False
     try:
         with user_code("the symbolic forward"), unchanged(module), torch.no_grad():
             mode = FakeTensorMode(shape_env=recorder, allow_non_fake_inputs=True)
@@ -225,7 +224,6 @@ def collect(
                 forward,
             ):
                 module(*arguments, **keywords)
-            complete = not recorder.unfollowed
     except CaptureError as error:
         missing = error.message
     missing = next(iter(recorder.unfollowed), missing or next(iter(recorder.refused), ""))
@@ -241,7 +239,7 @@ def collect(
         if not assumed.is_const:
             found.setdefault(assumed, Branch(assumed, place))
     seen = _seen(calls, symbols)
-    seen.complete = complete
+    seen.complete = not missing  # else numbers in it may follow sizes unseen
     return Branches(tuple(found.values()), missing, seen)
 
 

@@ -343,6 +343,16 @@ def its_hash(x):
 
 
 @_module
+def half_as_a_number(x):
+    return x * int(x.shape[0] * 0.5)
+
+
+@_module
+def blocks_as_a_number(x):
+    return x + int(x.shape[0] / 64)
+
+
+@_module
 def place_in_a_list(x):
     return x * ([1.0] * 20 + [2.0] * 200)[x.shape[0]]
 

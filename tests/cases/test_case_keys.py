@@ -57,3 +57,14 @@ def test_what_a_size_decides_is_a_graph_of_its_own(store, factory):
     for n in (1, 2, 3, 13, 26, 50, 51, 100, 129):
         x = random(n, 4)
         assert torch.equal(case.model.call(x)[0], case.reference.eager([x])[0])
+
+
+@pytest.mark.parametrize("factory", ["half_as_a_number", "blocks_as_a_number"])
+def test_a_number_that_no_condition_can_say_is_explained_by_traces(store, factory):
+    case = compiled(store, factory, {"x": ("n", 4)})
+    assert "case_models.py" in case.report.unproven
+    for n in (2, 9, 63, 64, 129):
+        x = random(n, 4)
+        tiers = [case.model.run({"x": x.numpy()}).tier for _ in range(2)]
+        assert tiers == ["eager", "dynamic"]
+        assert torch.equal(case.model.call(x)[0], case.reference.eager([x])[0])
