@@ -1,11 +1,18 @@
 """Sizes that Python uses as keys, text or numbers: no trace and no symbolic forward shows what follows from
 them. Every answer is right at every size, and what can be compiled is, once it was seen to be right."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from case_running import compiled, random
 
 SIZES = (1, 2, 3, 7, 13, 17, 20, 53, 129)
+
+
+@pytest.fixture(autouse=True)
+def _reproductions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DLCB_CACHE", str(tmp_path))
 
 
 @pytest.mark.parametrize(
