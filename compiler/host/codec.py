@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dlcb.compiler.dtype import DType, dtype
@@ -97,34 +97,49 @@ def _encode_field(field: dataclasses.Field, value: Any) -> Any:
     return encode_plain(value) if field.type == "Plain" else encode(value)
 
 
-@functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
-
-
 def _decode(kind: Any, data: Any) -> Any:
+    return _decoder(kind)(data)
+
+
+@functools.cache
+def _decoder(kind: Any) -> Callable[[Any], Any]:
+    """What reads data of one kind: an artifact holds thousands of values of a few kinds."""
     if kind is Plain:
-        return decode_plain(data)
+        return decode_plain
     if kind is Expr:
-        return _parse(data)
+        return _parse
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        hints = _hints(kind)
-        if set(data) != set(hints):
-            raise ArtifactError(
-                f"a {kind.__name__} has the fields {sorted(hints)}, found {sorted(data)}", stage="artifact"
-            )
-        return kind(**{name: _decode(hint, data[name]) for name, hint in hints.items()})
+        return functools.partial(_decode_fields, kind)
     origin = typing.get_origin(kind)
     if origin is tuple:
-        item, *rest = typing.get_args(kind)
-        if rest == [Ellipsis]:
-            return tuple(_decode(item, entry) for entry in data)
-        return tuple(_decode(k, entry) for k, entry in zip((item, *rest), data, strict=True))
+        item, *rest = map(_decoder, (k for k in typing.get_args(kind) if k is not Ellipsis))
+        if Ellipsis in typing.get_args(kind):
+            return lambda data: tuple(map(item, data))
+        return lambda data: tuple(read(x) for read, x in zip((item, *rest), data, strict=True))
     if origin in (types.UnionType, typing.Union):
-        return _decode_union(typing.get_args(kind), data)
+        return functools.partial(_decode_union, typing.get_args(kind))
     if origin is Mapping or origin is dict:
-        value_kind = typing.get_args(kind)[1]
-        return {key: _decode(value_kind, entry) for key, entry in data.items()}
+        value = _decoder(typing.get_args(kind)[1])
+        return lambda data: {key: value(entry) for key, entry in data.items()}
+    return functools.partial(_decode_as_it_is, kind)
+
+
+def _decode_fields(kind: type, data: Any) -> Any:
+    readers = _readers(kind)
+    if data.keys() != readers.keys():
+        raise ArtifactError(
+            f"a {kind.__name__} has the fields {sorted(readers)}, found {sorted(data)}", stage="artifact"
+        )
+    return kind(**{name: read(data[name]) for name, read in readers.items()})
+
+
+@functools.cache
+def _readers(kind: type) -> dict[str, Callable[[Any], Any]]:
+    """Of each field. Asked when there is data, since a kind may hold values of its own kind."""
+    return {name: _decoder(hint) for name, hint in typing.get_type_hints(kind).items()}
+
+
+def _decode_as_it_is(kind: type, data: Any) -> Any:
     if type(data) is not kind:
         raise ArtifactError(f"expected {kind.__name__}, found {data!r}", stage="artifact")
     return data
@@ -136,7 +151,7 @@ def _decode_union(kinds: tuple[Any, ...], data: Any) -> Any:
         return None
     for kind in kinds:
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-            if isinstance(data, dict) and set(data) == set(_hints(kind)):
+            if isinstance(data, dict) and data.keys() == _readers(kind).keys():
                 return _decode(kind, data)
         elif kind is not type(None) and (typing.get_origin(kind) or isinstance(data, kind)):
             return _decode(kind, data)
