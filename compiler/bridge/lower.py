@@ -381,7 +381,10 @@ class _Lowering:
             symbol = system.literal(candidates)
             self.sizes.define(symbol, (value,))
             return symbol
-        return next(self.decisions)
+        decided = next(self.decisions, None)
+        if decided is None:  # what was explored took another way
+            raise self._disagreement(f"the value {value}")
+        return decided
 
     def _explain_float(self, values: Sequence[float], near: Sequence[Expr]) -> Expr | None:
         """A size n used as a number: n, 1 / n, the root of n or its inverse."""

@@ -75,3 +75,11 @@ def test_a_number_that_no_condition_can_say_is_explained_by_traces(store, factor
         tiers = [case.model.run({"x": x.numpy()}).tier for _ in range(2)]
         assert tiers == ["eager", "dynamic"]
         assert torch.equal(case.model.call(x)[0], case.reference.eager([x])[0])
+
+
+def test_what_is_caught_may_be_broadcast(store):
+    case = compiled(store, "broadcast_or_caught", {"x": ("n", 4)})
+    assert "is refused, and caught" in case.report.unproven
+    for n in (*SIZES, *SIZES):
+        x = random(n, 4)
+        assert torch.equal(case.model.call(x)[0], case.reference.eager([x])[0])
