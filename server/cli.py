@@ -24,7 +24,13 @@ HELP = """Compile PyTorch models once, for any shape, and serve them.
 Exit codes: 0 done, 1 failed (a model did not compile or load, the port is taken), 2 a wrong configuration
 file or command line, 3 no C++ compiler, 4 an unusable cache folder or bundle."""
 
-app = typer.Typer(help=HELP, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    help=HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",  # fills paragraphs; the default keeps their line breaks
+)
 cache = typer.Typer(help="Look into the kernel cache, and tidy it.", no_args_is_help=True)
 app.add_typer(model_commands.app)
 app.add_typer(cache, name="cache")
@@ -133,7 +139,7 @@ def make_room(
         float | None, typer.Option(help="Evict what was not used for so many days.")
     ] = None,
 ) -> None:
-    """Evict entries; those of registered models stay."""
+    """Evict entries; those of models that a running server has loaded stay."""
     seconds = None if unused_days is None else unused_days * 86400
     evicted = prune(_open(folder), limit_bytes, unused_for=seconds)
     typer.echo(f"evicted {len(evicted)} entries, {sum(record.size for record in evicted):,} bytes")
@@ -141,7 +147,7 @@ def make_room(
 
 @cache.command("clear")
 def clear(folder: Folder = None) -> None:
-    """Evict every entry; those of registered models stay."""
+    """Evict every entry; those of models that a running server has loaded stay."""
     make_room(folder, limit_bytes=0, unused_days=None)
 
 

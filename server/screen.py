@@ -100,11 +100,13 @@ def report_line(
         calls[call["tier"]] = calls.get(call["tier"], 0) + call["count"]
     tier = str(report.get("tier", "?"))
     kernels = len(report.get("kernels", ()))
-    made = [f"{kernels} kernel{'' if kernels == 1 else 's'}"]
-    made += [
-        f"{calls[tier]} {word}"
-        for tier, word in (("library", "library calls"), ("eager", "eager nodes"))
-        if calls.get(tier)
+    counted = (
+        (kernels, "kernel"),
+        (calls.get("library", 0), "library call"),
+        (calls.get("eager", 0), "eager node"),
+    )
+    made = [
+        f"{count} {word}{'' if count == 1 else 's'}" for count, word in counted if count or word == "kernel"
     ]
     sizes = f"free {', '.join(dict.fromkeys(free)) or 'none'}"
     parts = [
