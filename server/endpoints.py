@@ -171,7 +171,8 @@ class Endpoints:
             "cost": _cost(model),
             "memory": {"limit": model.memory, "bytes": signature.memory or None},
             "tier": report.get("tier"),
-            "quarantined": report.get("quarantined") or None,
+            "quarantined": _quarantined(model),
+            "unproven": report.get("unproven") or None,
             "kernels": [kernel.get("name") for kernel in report.get("kernels", ())],
             "cache": "hit" if report.get("from_cache") else "miss",
             "compile_seconds": model.compile_seconds,
@@ -229,6 +230,14 @@ class Endpoints:
     def _allow(self) -> None:
         if not self.admin:
             raise Forbidden("loading and unloading are off: the configuration names no admin key")
+
+
+def _quarantined(model: ServedModel) -> str | None:
+    """Why PyTorch runs the model, since it was compiled or since too many shapes disagreed."""
+    refuted = model.counters.get("refuted", 0) if model.counters.get("quarantined") else 0
+    return model.report.get("quarantined") or (
+        f"{refuted} shapes disagreed with PyTorch" if refuted else None
+    )
 
 
 def _padding(model: ServedModel) -> dict[str, Any]:

@@ -74,6 +74,8 @@ def ready_lines(model: ServedModel) -> list[str]:
     seconds = model.compile_seconds + model.load_seconds
     line = report_line(model.report, seconds, batching_words(model), ranks)
     said = [f"not padded: {model.unpadded}"] if model.unpadded else []
+    if model.source.program:  # its file does not tell what was read from a size
+        said = [*model.report.get("notes", ()), *said]
     if why := model.report.get("quarantined"):
         said.insert(0, f"PyTorch runs it: {why}")
     if model.stacks and model.signature.batch is None:

@@ -5,6 +5,7 @@ traced size or limited to the range that was."""
 from __future__ import annotations
 
 import itertools
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +38,7 @@ _FARTHEST = 4096  # how far the other side of a branch is looked for
 _FAR = (4099, 1031, 257, 131)  # sizes at which a graph whose branches are not known is tried, too
 _TRIED = 6  # conditions of shape rules beyond which the program is tried
 _CROSSED = 16  # branches of one graph whose other side is followed; all others stay
+_CROSSING = 2  # times what one symbolic forward may take, for following them
 _FEW = 32  # sizes beyond a branch that are all tried, and the greatest of them
 _ALTERNATIVES = 6  # conditions in one branch that is still crossed
 
@@ -316,13 +318,13 @@ class Search:
         self, lowered: Lowered, system: System, examples: list[Bindings], branches: Branches
     ) -> tuple[Lowered, System, tuple[Bindings, ...]]:
         """A branch whose other side gives the same graph bounds nothing: traces beyond its edge tell, and
-        what is decided only there is crossed in turn. Without a full list of branches each stays, and traces
-        at extreme sizes stand in for those that are not known."""
+        what is decided only there is crossed in turn, until the time for that is over. Without a full list of
+        branches each stays, and traces at extreme sizes stand in for those that are not known."""
         if branches.missing:
             lowered, system, examples = self._try_extremes(lowered, system, examples)
         ahead = deque(branch for branch in self.kept if branch not in self.assumed)
-        crossings = 0
-        while ahead:
+        crossings, started = 0, time.process_time()
+        while ahead and time.process_time() - started < _CROSSING * self.options.guard_seconds:
             branch = ahead.popleft()
             few = self._few(branch.condition, examples[0]) if branch in self.kept else []
             sizes = few[0] if few else self._beyond(branch.condition, examples[0], least=2)
