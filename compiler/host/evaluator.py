@@ -39,16 +39,23 @@ def compile_expressions(
     sizes: Sequence[str],
     definitions: Sequence[tuple[str, Expr]] = (),
     unknown: int | None = None,
+    within: Expr | None = None,
 ) -> Callable[..., Any]:
-    """A function of `sizes`, in this order, that gives `tree` with numbers in place of its expressions.
+    """A function of `sizes`, in this order, that gives `tree` with numbers in place of its expressions; None,
+    and nothing is computed, where `within` does not hold.
 
     `tree` nests tuples (named ones too), lists, mappings and choices; whatever else it holds stays as it is.
     `definitions` are further size variables in terms of `sizes`. An expression over a size variable that
     nothing gives is `unknown`; without that it is a KeyError that names the variable.
     """
     writer = _Writer(sizes, definitions, unknown)
-    body, result = writer.write(tree, {})
-    lines = "".join(f"    {line}\n" for line in body)
+    done: dict[Any, str] = {}
+    first: list[str] = []
+    if within is not None:
+        first, condition = writer.write(within, done)
+        first += [f"if not {condition}:", "    return None"]
+    body, result = writer.write(tree, done)
+    lines = "".join(f"    {line}\n" for line in (*first, *body))
     text = f"def evaluate({', '.join(writer.names[size] for size in sizes)}):\n{lines}    return {result}\n"
     exec(compile(text, "<host program>", "exec"), writer.scope)
     return cast(Callable[..., Any], writer.scope["evaluate"])

@@ -207,7 +207,6 @@ class Outline:
         # have no value yet: it shows as -1.
         self._evaluate = compile_expressions(
             (
-                all_of(guard.condition for guard in segment.guards),
                 of_rooms(rooms, kinds),
                 [_bytes(buffer) for buffer in self.results],
                 tuple(numbered),
@@ -219,14 +218,16 @@ class Outline:
             (*known, _ALIGNED.value),
             definitions,
             unknown=-1,
+            within=all_of(guard.condition for guard in segment.guards),
         )
 
     def plan(self, sizes: dict[str, int], aligned: bool) -> Concrete:
         """As `Interpreter.plan`."""
         numbers = map(sizes.__getitem__, self._known)
-        holds, rooms, results, views, steps = self._evaluate(*numbers, aligned)
-        if not holds:
+        found = self._evaluate(*numbers, aligned)
+        if found is None:
             raise self._broken(sizes)
+        rooms, results, views, steps = found
         offsets: list[int] = []
         arena_bytes = 0
         if rooms:

@@ -83,6 +83,18 @@ def test_no_usable_variant_is_said_and_nothing_runs() -> None:
         Interpreter(one_launch(only)).plan({"n": 4, "m": 1})
 
 
+def test_a_broken_guard_is_said_before_anything_is_computed_that_only_it_makes_possible() -> None:
+    """Sizes below zero have no magic numbers, and no variant need cover what a guard excludes."""
+    enough = Guard(m <= n - 1, False, "view, model.py:7")
+    divided = handmade.variant("by_magic", ["out"], n, n - m, kinds=["int64", "magic"])
+    few = handmade.variant("few", ["x", "out"], n, guards=[m < n])
+    for variant in (divided, few):
+        interpreter = Interpreter(one_launch(variant, guards=[enough]))
+        assert interpreter.plan({"n": 9, "m": 2}).steps[0] is not None
+        with pytest.raises(GuardError, match=r"view, model\.py:7"):
+            interpreter.plan({"n": 3, "m": 5})
+
+
 def test_an_empty_domain_launches_nothing() -> None:
     assert Interpreter(one_launch()).plan({"n": 0, "m": 1}).steps == (None,)
 
@@ -158,6 +170,12 @@ def test_of_a_choice_only_what_is_chosen_is_computed() -> None:
         function(4, 5)
     with pytest.raises(AssertionError, match="computed for 4"):
         function(4, 0)
+
+
+def test_nothing_is_computed_where_the_sizes_are_not_within() -> None:
+    function = compile_expressions((Spread(magic, n - m),), ["n", "m"], within=m < n)
+    assert function(9, 2) == magic(7)
+    assert function(2, 9) is None
 
 
 def test_peak_bytes_are_known_before_anything_runs() -> None:
