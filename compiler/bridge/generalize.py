@@ -21,13 +21,14 @@ from dlcb.compiler.bridge.record import Trace
 from dlcb.compiler.bridge.search import Search
 from dlcb.compiler.bridge.symbolic import opposite
 from dlcb.compiler.bridge.verdicts import AS_FAR_AS_SHOWN, judge
-from dlcb.compiler.errors import CompilerError, ShapeError
+from dlcb.compiler.errors import CaptureError, CompilerError, ShapeError
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.options import CompileOptions
 from dlcb.compiler.shapes.system import System
 from dlcb.compiler.source import InputDeclaration, ModelSource
 
 _MOST_GRAPHS = 4  # of one module
+_SEARCHING = 6  # times what one symbolic forward may take, after which no further graph is looked for
 
 
 def generalize(
@@ -55,7 +56,8 @@ def generalize(
 
 def _from_module(source: ModelSource, module: nn.Module, options: CompileOptions) -> Captured:
     """The first graph, and while sizes are known that no graph serves and the program takes, one for
-    them."""
+    them; a program whose traces take long is left to PyTorch there."""
+    started = time.process_time()
     searches = [Search(source, module, options)]
     found = [searches[0].run()]
     notes: list[str] = []
@@ -66,6 +68,8 @@ def _from_module(source: ModelSource, module: nn.Module, options: CompileOptions
             continue
         search = origin.beyond(turn, sizes, len(found) + 1)
         try:
+            if time.process_time() - started > _SEARCHING * options.guard_seconds:
+                raise CaptureError("the time to look for further graphs is over", stage="generalize")
             found.append(search.run())
         except CompilerError as error:
             notes.append(f"where {opposite(turn.condition)!r}, PyTorch runs the model: {error.message}")
