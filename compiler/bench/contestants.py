@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -118,7 +119,7 @@ class OursStatic:
         key = compile_model(source, self._store, options).artifact_key
         model = load_model(source, key, self._store, device=self._device)
         self.seconds += time.perf_counter() - start
-        return Ours(model.call, promote=model.promote).prepare(inputs)
+        return Ours(partial(model.call, wait=False), promote=model.promote).prepare(inputs)
 
 
 def peers(

@@ -26,7 +26,8 @@ BINARY: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 DTYPES = ("float32", "float16")
 WIDTHS = (1024, 1023)  # columns: at 1023 most rows start off every alignment
 _FIXED = ("layer_norm", "gather")  # whose width is part of the program
-_ROWS = {"cpu": 8192, "cuda": 65536}
+_LOPSIDED = ("row_sum", "column_sum", "total", "gather")  # read one large tensor, or write one
+_ROWS = {"cpu": 8192, "cuda": 65536}  # of halves that one tensor holds, twice as many: 256 MiB on a GPU
 _LONG = {"cpu": 1 << 21, "cuda": 1 << 24}
 _TABLE_ROWS = 4096
 
@@ -58,16 +59,18 @@ def kernel_sources(device: str) -> Iterator[tuple[ModelSource, tuple[dict[str, i
     """Each operator at each dtype, with the sizes it is measured at, far beyond the caches, and the dtype."""
     for operator in (*UNARY, *BINARY):
         for dtype in DTYPES:
+            times = 2 if operator in _LOPSIDED and dtype == "float16" else 1
+            rows, long = _ROWS[device] * times, _LONG[device] * times
             if operator not in _FIXED:
-                yield kernel_source(operator, dtype), _free_sizes(operator, device), dtype
+                yield kernel_source(operator, dtype), _free_sizes(operator, rows, long), dtype
                 continue
             for odd, width in enumerate(WIDTHS):
-                yield kernel_source(operator, dtype, width), ({"rows": _ROWS[device] + odd},), dtype
+                yield kernel_source(operator, dtype, width), ({"rows": rows + odd},), dtype
 
 
-def _free_sizes(operator: str, device: str) -> tuple[dict[str, int], ...]:
-    shapes = [(_ROWS[device] + odd, width) for odd, width in enumerate(WIDTHS)]
-    shapes += {"row_sum": [(4, _LONG[device])], "column_sum": [(_LONG[device], 4)]}.get(operator, [])
+def _free_sizes(operator: str, rows: int, long: int) -> tuple[dict[str, int], ...]:
+    shapes = [(rows + odd, width) for odd, width in enumerate(WIDTHS)]
+    shapes += {"row_sum": [(4, long)], "column_sum": [(long, 4)]}.get(operator, [])
     return tuple({"rows": rows, "columns": columns} for rows, columns in shapes)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from dlcb.compiler.errors import ArtifactError
-from dlcb.compiler.runtime.device import STATUS_CELLS, Cells, Prepared, first_raised
+from dlcb.compiler.runtime.device import STATUS_CELLS, Cells, Checks, Prepared, first_raised
 from dlcb.kernel_cache.store import Store
 
 
@@ -38,6 +38,7 @@ class CpuDevice:
 
     def __init__(self) -> None:
         self.torch_device = torch.device("cpu")
+        self.checks = Checks(self.stream, lambda stream: None)
         self._threads = ctypes.c_int64(torch.get_num_threads())
 
     def load(self, keys: Sequence[str], store: Store) -> Callable[[str], Any]:

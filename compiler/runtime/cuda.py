@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from dlcb.compiler.errors import ArtifactError, ToolchainError
-from dlcb.compiler.runtime.device import STATUS_CELLS, Cells, Prepared, first_raised
+from dlcb.compiler.runtime.device import STATUS_CELLS, Cells, Checks, Prepared, first_raised
 from dlcb.kernel_cache.store import Store
 
 _SHARED_WITHOUT_ASKING = 48 * 1024  # bytes of shared memory that every kernel may have
@@ -61,6 +61,7 @@ class CudaDevice:
         self.index = index
         self._granted: dict[int, int] = {}  # function -> bytes of shared memory it was granted
         self.torch_device = torch.device("cuda", index)
+        self.checks = Checks(self.stream, self._cuda.runtime.streamSynchronize)
         torch.empty(1, device=self.torch_device)  # makes PyTorch's context, in which everything below happens
 
     def load(self, keys: Sequence[str], store: Store) -> Callable[[str], Any]:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
+from dlcb.compiler.errors import IndexRangeError
 from dlcb.compiler.host.interpreter import ConcreteLaunch
 from dlcb.kernel_cache.store import Store
 
@@ -56,11 +57,54 @@ def first_raised(flags: memoryview) -> tuple[int, int, int, int] | None:
     return row, flag - 1, position, value
 
 
+class Checked(Protocol):
+    def check(self) -> None:
+        """IndexRangeError when a kernel of the last run met a bad index."""
+        ...
+
+
+class Checks:
+    """When plans learn whether their kernels met bad indices, for which a device must have finished: at the
+    end of each run, or, while `later` is set, when somebody settles what is owed."""
+
+    def __init__(self, stream: Callable[[], int], wait: Callable[[int], None]) -> None:
+        self.later = False
+        self._stream, self._wait = stream, wait
+        self._owed: dict[int, tuple[Checked, int]] = {}  # by flags: who raised them last, on which stream
+
+    def before(self, flags: int, plan: Checked) -> None:
+        """A run of `plan` is about to start. Another one may not use the same flags before they were seen:
+        a position means something at its sizes only."""
+        owed = self._owed.get(flags)
+        if owed is not None and owed[0] is not plan:
+            self.settle()
+
+    def after(self, flags: int, plan: Checked) -> None:
+        if self.later:
+            self._owed[flags] = plan, self._stream()
+        else:
+            plan.check()
+
+    def settle(self) -> None:
+        """Wait for the runs that are owed a check. IndexRangeError for one of those that met a bad index."""
+        owed, self._owed = self._owed, {}
+        found: IndexRangeError | None = None
+        for plan, stream in owed.values():
+            self._wait(stream)
+            try:
+                plan.check()
+            except IndexRangeError as error:  # all flags are to be down afterwards
+                found = error
+        if found is not None:
+            raise found
+
+
 class Device(Protocol):
     """A place to run on. One instance for each worker; not thread-safe."""
 
     name: str
     torch_device: torch.device
+    checks: Checks
 
     def load(self, keys: Sequence[str], store: Store) -> Callable[[str], Any]:
         """A function from a kernel's name to its entry point, in whichever of the binaries under `keys` has

@@ -40,11 +40,12 @@ class RecordedPlan:
 
     def run(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """As `Plan.run` and `Plan.show`, on the current stream."""
+        self._plan.expect()
         for fixed, given in zip(self._inputs, inputs, strict=True):
             fixed.copy_(given, non_blocking=True)
         self._graph.replay()
         shown = tuple([tensor.clone() for tensor in self._outputs])
-        self._plan.check()
+        self._plan.verify()
         return shown
 
 

@@ -111,6 +111,8 @@ class CompiledModel:
         self._output_names = [spec.name for spec in artifact.signature.outputs]
         self._quarantined = bool(artifact.quarantined)
         self._guard_failures = 0
+        # an answer that is compared with PyTorch's must be known to be one
+        self._waits = jit is not None or isinstance(program, UnprovenThunk)
         self._ranges = {d.name: d.values for d in source.inputs if d.values and "int" in d.dtype}
 
     def run(self, inputs: Mapping[str, numpy.ndarray]) -> Outcome:
@@ -123,15 +125,20 @@ class CompiledModel:
         tensors = [to_tensor(a, spec.dtype, place) for a, spec in zip(arrays, self._specs, strict=True)]
         # asked of the array: a tensor on a GPU would have to be waited for
         unmasked = self._unmasked is not None and bool((inputs[self.mask] == 1).all())
-        ran, tier = self._run(tensors, unmasked)
-        outputs = [to_array(tensor) for tensor in ran.outputs]
+        ran, tier = self._run(tensors, unmasked, wait=False)
+        outputs = [to_array(tensor) for tensor in ran.outputs]  # which waits for the device
+        self.check()
         return Outcome(
             dict(zip(self._output_names, outputs, strict=True)), tier, "hit" if ran.hit else "miss"
         )
 
-    def call(self, *tensors: torch.Tensor, unmasked: bool = False) -> tuple[torch.Tensor, ...]:
+    def call(
+        self, *tensors: torch.Tensor, unmasked: bool = False, wait: bool = True
+    ) -> tuple[torch.Tensor, ...]:
         """Run on tensors in the signature's order, on the model's device; other strides are copied first.
-        `unmasked`: the caller knows that every value of the input `mask` is 1."""
+        `unmasked`: the caller knows that every value of the input `mask` is 1. Without `wait` a GPU may still
+        be at work afterwards, as after a call of PyTorch's, and IndexRangeError comes from `check` or from a
+        later call."""
         if len(tensors) != len(self._specs):
             raise ContractError(
                 f"'{self.source.name}' takes {len(self._specs)} inputs, found {len(tensors)}", stage="run"
@@ -141,8 +148,13 @@ class CompiledModel:
                 raise ContractError(
                     f"input '{spec.name}' is {tensor.dtype}, expected {spec.dtype}", stage="run"
                 )
-        ran, _ = self._run([tensor.contiguous() for tensor in tensors], unmasked)
+        ran, _ = self._run([tensor.contiguous() for tensor in tensors], unmasked, wait)
         return ran.outputs
+
+    def check(self) -> None:
+        """Wait for the calls that did not. IndexRangeError when one of them met a bad index: its outputs are
+        then to be thrown away."""
+        self.device.checks.settle()
 
     def plan(self, shapes: Mapping[str, Sequence[int]]) -> PlanSummary:
         """What `run` would do at these shapes by input name; the same errors, and nothing runs or
@@ -202,7 +214,8 @@ class CompiledModel:
             compiler_calls=compiler_calls.total,
         )
 
-    def _run(self, tensors: Sequence[torch.Tensor], unmasked: bool = False) -> tuple[Ran, str]:
+    def _run(self, tensors: Sequence[torch.Tensor], unmasked: bool, wait: bool) -> tuple[Ran, str]:
+        self.device.checks.later = not (wait or self._waits)
         broken: GuardError | None = None
         for program in (self._unmasked if unmasked else None, self._program):
             if program is not None:

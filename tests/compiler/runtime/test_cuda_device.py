@@ -117,6 +117,40 @@ def test_recorded_plans_give_the_same_and_find_bad_indices(thunk: ProgramThunk, 
     torch.testing.assert_close(thunk.run([ids]).outputs[0], eager(ids, weights), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("recorded", [False, True])
+def test_checks_that_are_made_later_find_what_was_bad(thunk: ProgramThunk, weights, recorded: bool) -> None:
+    checks = thunk.executor.around.device.checks
+    ids, other = draw(3, 5), draw(6, 2)
+    for each in (ids, other, ids, other):
+        thunk.run([each])
+    if recorded:
+        recorder = Recorder(torch.device("cuda", 0), least_runs=2, least_launches=1)
+        assert recorder.promote(thunk.executor)
+        assert recorder.promote(thunk.executor)
+    broken = ids.clone()
+    broken[1, 4] = 100
+    checks.later = True
+    try:
+        for _ in range(3):
+            made = [thunk.run([ids]).outputs[0] for _ in range(20)]
+            checks.settle()
+            for out in made:
+                torch.testing.assert_close(out, eager(ids, weights), atol=1e-4, rtol=1e-4)
+            thunk.run([broken])
+            thunk.run([ids])
+            with pytest.raises(IndexRangeError, match=r"holds 100 at position \[1, 4\]"):
+                checks.settle()
+            thunk.run([broken])
+            with pytest.raises(IndexRangeError, match=r"holds 100 at position \[1, 4\]"):
+                thunk.run([other])
+            torch.testing.assert_close(
+                thunk.run([other]).outputs[0], eager(other, weights), atol=1e-4, rtol=1e-4
+            )
+    finally:
+        checks.later = False
+        checks.settle()
+
+
 def test_the_pool_of_graphs_is_bounded(thunk: ProgramThunk, weights) -> None:
     recorder = Recorder(torch.device("cuda", 0), least_runs=1, least_launches=1, limit_bytes=0)
     ids = draw(5, 6)

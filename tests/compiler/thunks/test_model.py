@@ -218,6 +218,30 @@ def test_a_bad_index_is_named_on_every_tier(store, quarantined) -> None:
     numpy.testing.assert_array_equal(outputs["out"], handmade.table()["table"].numpy()[ids % 10])
 
 
+def test_a_call_that_does_not_wait_leaves_its_bad_index_to_a_later_one(store) -> None:
+    model = lookup_model(store)
+    table = handmade.table()["table"]
+    good, bad = torch.tensor([[1, 2, 3]]), torch.tensor([[1, 10, 3]])
+    model.check()
+    model.call(bad, wait=False)
+    with pytest.raises(IndexRangeError, match=r"holds 10 at position \[0, 1\]"):
+        model.check()
+    model.check()
+    model.call(bad, wait=False)
+    model.call(good, wait=False)  # the same plan, whose flags stay up
+    with pytest.raises(IndexRangeError, match=r"holds 10 at position \[0, 1\]"):
+        model.check()
+    model.call(bad, wait=False)
+    with pytest.raises(IndexRangeError, match=r"holds 10 at position \[0, 1\]"):
+        model.call(torch.zeros(2, 3, dtype=torch.int64), wait=False)  # a position means another place there
+    for wait in (False, True):
+        torch.testing.assert_close(model.call(good, wait=wait)[0], table[good])
+    model.check()
+    model.call(bad, wait=False)
+    with pytest.raises(IndexRangeError, match="holds 10"):
+        model.call(good)
+
+
 def test_parameters_in_registered_files_are_named_not_copied(store, tmp_path: Path) -> None:
     other = torch.randn(10, 4)
     path = tmp_path / "weights.safetensors"
