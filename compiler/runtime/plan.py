@@ -5,7 +5,7 @@ results, is patched into cells before the list runs; nothing else happens on a h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Protocol, cast
 
@@ -193,7 +193,7 @@ def _arguments(
 
 class _Calls:
     """Prepares the library and eager calls of a plan, whose `frame`, `cells` of slots and `arguments` their
-    results are put into."""
+    results are put into. Each is prepared when it first runs: a GPU then works at those before it."""
 
     def __init__(
         self,
@@ -216,23 +216,29 @@ class _Calls:
         next_launch = iter(launches).__next__
         for number, step in enumerate(self._concrete.steps):
             if isinstance(step, ConcreteCall):
-                self._call(step, calls[number])
+                self._steps.append(partial(self._first, len(self._steps), step, calls[number]))
             elif step is not None:
                 self._steps.append(next_launch())
             if number in released:
                 self._steps.append(partial(forget, self._frame, released[number]))
         return self._steps
 
-    def _call(self, call: ConcreteCall, planned: CallTemplate) -> None:
+    def _first(self, place: int, call: ConcreteCall, planned: CallTemplate) -> None:
+        """Prepare a call and put it in its place among the steps; run it."""
+        steps = list(self._call(call, planned))
+        self._steps[place] = steps[0] if len(steps) == 1 else partial(_each, steps)
+        self._steps[place]()
+
+    def _call(self, call: ConcreteCall, planned: CallTemplate) -> Iterator[Callable[[], Any]]:
         around = self._template.around
         for (place, check), limits in zip(planned.checks, call.ranges, strict=True):
             sizes, indices = self._concrete.sizes, self._operand(place)
-            self._steps.append(partial(check_indices, indices, check, limits, sizes, around.definitions))
+            yield partial(check_indices, indices, check, limits, sizes, around.definitions)
         bind = around.bind(call, self._hot)
         operands = [self._operand(p) if isinstance(p, Place) else p for p in planned.operands]
         if planned.eager:
             takes = [self._delivery(place, True) for place in planned.results]
-            self._steps.append(partial(run_eager, bind, operands, takes))
+            yield partial(run_eager, bind, operands, takes)
             return
         (result,) = planned.results
         out = None if planned.returned else self._operand(result)
@@ -241,7 +247,7 @@ class _Calls:
             run = partial(run_late, bind, operands, out)
         else:
             run = bind(cast(Tensors, operands), cast(torch.Tensor | None, out))
-        self._steps.append(partial(deliver, run, self._delivery(result, False)) if planned.returned else run)
+        yield partial(deliver, run, self._delivery(result, False)) if planned.returned else run
 
     def _operand(self, place: Place) -> Operand:
         """The tensor itself where its memory is known now, else a function that gives it during a run."""
@@ -261,3 +267,8 @@ class _Calls:
     def _delivery(self, place: Place, contiguous: bool) -> Callable[[torch.Tensor], None]:
         view, cells = self._concrete.views[place.layout], self._cells[place.slot]
         return partial(accept, self._frame, self._pointers, place.slot, cells, view, contiguous, place.name)
+
+
+def _each(steps: list[Callable[[], Any]]) -> None:
+    for step in steps:
+        step()
