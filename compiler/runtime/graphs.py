@@ -6,7 +6,8 @@ as a whole, since freeing one graph may free nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -18,6 +19,7 @@ from dlcb.compiler.runtime.plan import Plan
 from dlcb.compiler.runtime.types import TORCH
 
 _WARM_RUNS = 2  # the first of a hot plan is when libraries plan their calls
+_JUDGED_CALLS = 3  # a round
 
 logger = logging.getLogger(__name__)
 
@@ -41,19 +43,24 @@ class RecordedPlan:
     def run(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """As `Plan.run` and `Plan.show`, on the current stream."""
         self._plan.expect()
+        shown = self.replay(inputs)
+        self._plan.verify()
+        return shown
+
+    def replay(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """As `run`, whatever indices are met."""
         for fixed, given in zip(self._inputs, inputs, strict=True):
             fixed.copy_(given, non_blocking=True)
         self._graph.replay()
-        shown = tuple([tensor.clone() for tensor in self._outputs])
-        self._plan.verify()
-        return shown
+        return tuple([tensor.clone() for tensor in self._outputs])
 
 
 class Recorder:
     """Records plans of any number of executors on one device.
 
-    A plan is worth it after `least_runs` runs, and when the inputs and outputs that each replay copies are no
-    larger than `copied_bytes`. When the pool has grown beyond `limit_bytes`, all its graphs are dropped.
+    A plan is worth it after `least_runs` runs, when the inputs and outputs that each replay copies are no
+    larger than `copied_bytes`, and when replays turn out to be faster than runs, by the best of so many
+    `rounds` (0: that is not asked). When the pool has grown beyond `limit_bytes`, all its graphs are dropped.
     """
 
     def __init__(
@@ -64,9 +71,10 @@ class Recorder:
         least_launches: int = 3,
         copied_bytes: int = 64 << 20,
         limit_bytes: int = 2 << 30,
+        rounds: int = 3,
     ) -> None:
         self._device, self._least_runs, self._least_launches = device, least_runs, least_launches
-        self._copied_bytes, self._limit_bytes = copied_bytes, limit_bytes
+        self._copied_bytes, self._limit_bytes, self._rounds = copied_bytes, limit_bytes, rounds
         self._stream = torch.cuda.Stream(device)
         self._recorded: WeakSet[Plan] = WeakSet()
         # graphs have an arena of their own, so that a larger shape served meanwhile does not undo them
@@ -92,14 +100,18 @@ class Recorder:
             plan.recordable = False
             return self.promote(executor)
         try:
-            plan.give_way(self._record(executor, plan, inputs))
+            recorded = self._record(executor, plan, inputs)
         except (
             RuntimeError
         ) as error:  # an operator that waits for the device, or no memory: it runs as before
             plan.recordable = False
             logger.warning("a plan of %s cannot be recorded: %s", executor.program.name, error)
             return False
-        self._recorded.add(plan)
+        if recorded is None:
+            plan.recordable = False
+        else:
+            plan.give_way(recorded)
+            self._recorded.add(plan)
         if self.bytes > self._limit_bytes:
             self.drop()
         return True
@@ -121,14 +133,14 @@ class Recorder:
             for shape, kind in zip(shapes, kinds, strict=True)
         ]
 
-    def _record(self, executor: Executor, plan: Plan, inputs: Sequence[torch.Tensor]) -> RecordedPlan:
+    def _record(self, executor: Executor, plan: Plan, inputs: Sequence[torch.Tensor]) -> RecordedPlan | None:
+        """None where copying its inputs and outputs takes longer than the launches that it saves."""
         before = torch.cuda.memory_reserved(self._device)
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.no_grad(), torch.cuda.stream(self._stream):
             twin = executor.twin(plan, self._memory)  # launches belong to a stream
             for _ in range(_WARM_RUNS):
-                twin.start(inputs)
-                twin.show()
+                _run(twin, inputs)
             self._stream.synchronize()
             twin.disregard()  # inputs of zeros may be bad indices
             graph = torch.cuda.CUDAGraph()
@@ -140,10 +152,34 @@ class Recorder:
             pool: Any = self._pool.id  # a pair, which PyTorch declares under a private name
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
-                twin.start(inputs)
-                outputs = twin.show()
+                outputs = _run(twin, inputs)
             finally:
                 graph.capture_end()
                 torch._C._cuda_clearCublasWorkspaces()
+            recorded = RecordedPlan(graph, twin, inputs, outputs, self._memory.block)
+            pays = self._rounds == 0 or self._pays(recorded, twin, inputs)
+            twin.disregard()
         self.bytes += max(0, torch.cuda.memory_reserved(self._device) - before)
-        return RecordedPlan(graph, twin, inputs, outputs, self._memory.block)
+        return recorded if pays else None
+
+    def _pays(self, recorded: RecordedPlan, plan: Plan, inputs: Sequence[torch.Tensor]) -> bool:
+        given = [tensor.clone() for tensor in inputs]  # of the recorded ones nothing would be copied
+        replays, runs = partial(recorded.replay, given), partial(_run, plan, given)
+        rounds = [(_milliseconds(replays), _milliseconds(runs)) for _ in range(self._rounds)]
+        return min(replay for replay, _ in rounds) < min(run for _, run in rounds)
+
+
+def _milliseconds(call: Callable[[], object]) -> float:
+    """Of a few calls that follow one another, device and host together."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(_JUDGED_CALLS):
+        call()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end)
+
+
+def _run(plan: Plan, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    plan.start(inputs)
+    return plan.show()
