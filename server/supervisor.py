@@ -63,6 +63,7 @@ class Supervisor:
         self.compiler = CompileService(self._options, lambda: self._closing)
         self._workers: list[WorkerProcess] = []
         self._wanted = 0
+        self._settled = False
         self._count = 0
         self._loads: dict[int, dict[str, Any]] = {}
         self._models: dict[int, ServedModel] = {}
@@ -86,9 +87,10 @@ class Supervisor:
             self._activate(worker)
 
     def settle(self) -> None:
-        """From now on keep spare workers, and let compilations give way; called once the server is ready, so
-        that start-up has the machine to itself."""
+        """From now on keep spare workers, and let compilations and loads give way; called once the server is
+        ready, so that start-up has the machine to itself."""
         self.compiler.give_way()
+        self._settled = True
         self._wanted = self._settings.workers + self._settings.spares
         self._refill()
 
@@ -263,7 +265,9 @@ class Supervisor:
             raise WorkerError(f"{worker.name} has ended")
         future: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._loading[worker, handle] = future
-        self._tell(worker, message)
+        # beside jobs, be they another worker's: a spare takes the same cores
+        gently = self._settled and bool(self._batcher.lanes)
+        self._tell(worker, {**message, "gently": gently})
         try:
             seconds = await future
         finally:

@@ -5,6 +5,7 @@ running jobs, in a second thread with a socket of its own.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import os
@@ -37,6 +38,10 @@ from dlcb.server.slots import Begun, Slot, SlotMap, SlotPool, aligned
 from dlcb.server.types import Buffer, InferRequest, InferResponse, Tensor
 
 IDLE_MILLISECONDS = 20  # without a job before hot plans are recorded
+# Seconds that a thread keeps the interpreter from another that asks for it. The default, 5 ms, is what a job
+# would wait after each of its calls into native code while a model loads.
+SWITCH_SECONDS = 0.0005
+GENTLE = 10  # added to the nice value of a thread that loads beside jobs
 MESSAGE_KEPT = 4000
 
 log = logging.getLogger("dlcb.worker")
@@ -214,6 +219,9 @@ class Worker:
 
     def _load_model(self, message: dict[str, Any]) -> None:
         handle, start = message["handle"], time.perf_counter()
+        if message["gently"]:  # not idle priority: what holds the interpreter must get on
+            with contextlib.suppress(OSError):  # a container may forbid it
+                os.nice(GENTLE)  # of this thread alone
         try:
             source = ModelSource.from_json(message["source"])
             model = self._load_backend(
@@ -407,6 +415,7 @@ def main() -> None:
         for category in (UserWarning, FutureWarning, RuntimeWarning):
             warnings.simplefilter("ignore", category)
     control.send({"event": "started"})
+    sys.setswitchinterval(SWITCH_SECONDS)
     threading.Thread(target=worker.control, name="control", daemon=True).start()
     worker.serve()
 

@@ -20,7 +20,7 @@ from dlcb.kernel_cache import open_store
 from dlcb.server.channel import Channel
 from dlcb.server.process import start
 from dlcb.server.slots import Begun, SlotPool
-from dlcb.server.worker import Worker
+from dlcb.server.worker import GENTLE, Worker
 
 from . import eager_model
 from .test_lifecycle import until
@@ -62,6 +62,18 @@ def job_of(pool: SlotPool, number: int, array: numpy.ndarray) -> tuple[dict[str,
     return message, [slot.file]
 
 
+def load_of(source: ModelSource, key: str, gently: bool = False) -> dict[str, Any]:
+    """What a worker is told to load a model as number 7."""
+    return {
+        "handle": 7,
+        "source": source.to_json(),
+        "artifact": key,
+        "probes": [],
+        "padding": None,
+        "gently": gently,
+    }
+
+
 class Front:
     """The front's ends of a worker's sockets."""
 
@@ -70,8 +82,8 @@ class Front:
         control, worker_control = Channel.pair()
         self.begun = Begun.make()
         self.worker = Worker(theirs, worker_control, self.begun, options_of(cache, device))
-        key = eager_model.compile_model(SOURCE, open_store(cache)).artifact_key
-        self.model = eager_model.load_model(SOURCE, key, open_store(cache))
+        self.key = eager_model.compile_model(SOURCE, open_store(cache)).artifact_key
+        self.model = eager_model.load_model(SOURCE, self.key, open_store(cache))
         self.worker._models[7] = self.model
         self.others = (theirs, control, worker_control)
         self.pool = SlotPool()
@@ -124,6 +136,22 @@ def test_a_failing_job_is_a_reply_like_any_other(front: Front) -> None:
     assert front.reply()["outputs"][0][4] == [1, 1]
 
 
+@pytest.mark.parametrize("gently", [False, True])
+def test_a_model_that_loads_beside_jobs_gives_way_to_them(front: Front, gently: bool) -> None:
+    before, found = os.getpriority(os.PRIO_PROCESS, 0), []
+
+    def load() -> None:
+        front.worker._load_model(load_of(SOURCE, front.key, gently))
+        found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+    loading = threading.Thread(target=load)
+    loading.start()
+    loading.join()
+    assert front.worker._models[7] is not front.model
+    assert found == [min(19, before + GENTLE * gently)]
+    assert os.getpriority(os.PRIO_PROCESS, front.thread.native_id or 0) == before
+
+
 def test_a_log_holds_our_lines_and_not_a_models_warnings(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,16 +164,7 @@ def test_a_log_holds_our_lines_and_not_a_models_warnings(
     begun = Begun.make()
     control.send({**options_of(tmp_path, "cpu"), **MAIN}, [begun.file])
     assert control.receive()[0]["event"] == "started"
-    control.send(
-        {
-            "do": "load",
-            "handle": 7,
-            "source": source.to_json(),
-            "artifact": key,
-            "probes": [],
-            "padding": None,
-        }
-    )
+    control.send({"do": "load", **load_of(source, key)})
     assert control.receive()[0]["event"] == "loaded"
     pool = SlotPool()
     jobs.send(*job_of(pool, 1, numpy.full((1, 1), 7.0, "float32")))
