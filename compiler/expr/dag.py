@@ -113,17 +113,16 @@ def _set_digest(node: Expr) -> None:
 def toposort(roots: Iterable[Expr], enter: Callable[[Expr], bool] | None = None) -> Iterator[Expr]:
     """Each node below `roots` for which `enter` holds, once, arguments first. Uses a stack, not recursion."""
     seen: set[Expr] = set()
-    stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(list(roots))]
+    stack: list[Expr | tuple[Expr]] = list(reversed(list(roots)))
     while stack:
-        node, ready = stack.pop()
-        if ready:
-            yield node
+        node = stack.pop()
+        if isinstance(node, tuple):  # all below it came already
+            yield node[0]
         elif node not in seen and (enter is None or enter(node)):
             seen.add(node)
-            below = [(arg, False) for arg in reversed(node.args) if arg not in seen]
-            if below:
-                stack.append((node, True))
-                stack += below
+            if node.args:
+                stack.append((node,))
+                stack += node.args[::-1]
             else:
                 yield node
 
@@ -136,9 +135,15 @@ def rebuild(
 
     A node under which nothing changes is returned as it is."""
     done: dict[Expr, Expr] = dict(replace)
-    for node in toposort(roots, lambda n: n not in done):
-        args = tuple(done[arg] for arg in node.args)
-        done[node] = (
-            node if all(new is old for new, old in zip(args, node.args, strict=True)) else remake(node, args)
-        )
+    leaves = all([node.op in ("size", "index") for node in replace])
+
+    def enter(node: Expr) -> bool:
+        # a reduction's own indices are not among its free variables
+        if leaves and not node.reads and node not in done and node._free.isdisjoint(replace):
+            done[node] = node
+        return node not in done
+
+    for node in toposort(roots, enter):
+        args = tuple([done[arg] for arg in node.args])
+        done[node] = node if args == node.args else remake(node, args)
     return [done[root] for root in roots]

@@ -192,10 +192,13 @@ def narrow_guards(nest: Nest, system: System) -> tuple[Expr, ...]:
     """What must hold for 32-bit indices: no address or coordinate, nor any part of one, passes 2^31."""
     roots = [offset for offset, _ in accesses(nest)]
     nodes = list(toposort(part for e in nest.elements for part in e.parts))
+    plain: set[Expr] = set()  # those that are narrowable
     for node in nodes:
-        if not (node.dtype is INDEX and narrowable(node)):
+        if not node.reads and not node.dtype.is_float and plain.issuperset(node.args):
+            plain.add(node)
+        if not (node.dtype is INDEX and node in plain):
             roots.extend(arg for arg in node.args if arg.dtype is INDEX)
-    magnitudes = _magnitudes([root for root in roots if narrowable(root)], system)
+    magnitudes = _magnitudes([root for root in roots if root in plain], system)
     limits = {system.simplify(magnitude) for magnitude in magnitudes}
     # a counter steps once past its end
     limits |= {
