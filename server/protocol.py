@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 COPIED = 1 << 16  # bytes of a body up to which it is small, and copied where that is simpler
 LONGEST_HEAD = 4096  # bytes of a head that a connection remembers
+HALF_CLOSED_SECONDS = 0.05  # until a client that has ended its side is first asked whether it is there
 
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _OK_JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
 _SPECIAL = {b"expect", b"transfer-encoding", b"upgrade"}  # headers that ask for more than an answer
 _STATUS = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
@@ -64,7 +66,7 @@ class Exchange:
             self._fail(error)
             return
         if b"expect" in self.headers:
-            self._connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._connection.transport.write(_CONTINUE)
 
     def take(self, part: Buffer) -> None:
         """A part of the body."""
@@ -179,6 +181,7 @@ class TensorProtocol(HttpToolsProtocol):
     _begun = 0  # messages that the parser has seen the beginning of, and the end
     _ended = 0
     _head: Head | None = None
+    _half_closed = False
 
     @classmethod
     def for_routes(cls, routes: TensorRoutes) -> type[TensorProtocol]:
@@ -297,6 +300,9 @@ class TensorProtocol(HttpToolsProtocol):
             super().on_response_complete()
             return
         self.server_state.total_requests += 1
+        if self._half_closed:
+            self.transport.close()  # once what was written has been sent
+            return
         self.flow.resume_reading()
         self._answered = self.loop.time()
         if self.timeout_keep_alive_task is None:
@@ -317,6 +323,26 @@ class TensorProtocol(HttpToolsProtocol):
 
     def _unset_keepalive_if_required(self) -> None:
         """Called whenever something arrives: the timer stays."""
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends no more, and still gets the answers to what has come whole. Whether it is there to
+        read them only sending tells."""
+        cycle, whole = self.cycle, self._ended == self._begun
+        if not whole or cycle is None or cycle.response_complete or self.scheme != "http":
+            return False  # over TLS the loop closes in any case
+        self._half_closed = True
+        self.loop.call_later(HALF_CLOSED_SECONDS, self._ask_client, 2 * HALF_CLOSED_SECONDS)
+        return True
+
+    def _ask_client(self, seconds: float) -> None:
+        """Send what every client passes over. One that is gone answers with a reset, so that the next time
+        this ends in `connection_lost`; then a request that waits is dropped."""
+        cycle = self.cycle
+        if cycle is None or self.transport.is_closing():
+            return
+        if type(cycle) is Exchange or (cycle.scope["http_version"] == "1.1" and not cycle.response_started):
+            self.transport.write(_CONTINUE)
+        self.loop.call_later(seconds, self._ask_client, 2 * seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.timeout_keep_alive_task is not None:

@@ -7,11 +7,12 @@ import json
 import shutil
 import socket
 import ssl
+import struct
 import subprocess
 import time
 from array import array
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import httpx
 import pytest
 
 from .conftest import LiveServer, Start
+from .eager_model import gate_of
 from .test_lifecycle import until
 
 SMALL = """
@@ -240,22 +242,91 @@ def test_too_large_a_body_is_refused_while_it_comes(server: LiveServer) -> None:
             assert connection.response()[0] == 413
 
 
-def test_V3_a_client_that_leaves_takes_its_waiting_request_along(server: LiveServer) -> None:
+WAYS = {  # headers that send a request the short way or uvicorn's, and how many numbers it holds
+    "short": ((), 128),
+    "uvicorn": ((b"content-encoding: identity",), 128),
+    "short, large": ((), 40_000),
+    "uvicorn, large": ((b"content-encoding: identity",), 40_000),
+    "HTTP/1.0": ((), 128),
+}
+
+
+@contextmanager
+def worker_busy(server: LiveServer, number: int) -> Iterator[None]:
+    """The server's only worker runs a request from when the block begins until it ends."""
+    gate = gate_of(server.process.pid, number)
+    begun = Path(f"{gate}.begun")
+    with closing(Connection(server)) as busy:
+        try:
+            busy.send(request(body(number), model="gated"))
+            until(begun.exists)
+            yield
+        finally:
+            gate.touch()
+        assert data_of(busy.response()) == [number]
+    gate.unlink()
+    begun.unlink()
+
+
+def final(connection: Connection) -> Answer:
+    """The next response that is no interim one."""
+    while (answer := connection.response())[0] == 100:
+        pass
+    return answer
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.3])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_client_that_has_ended_its_side_gets_its_answer(
+    server: LiveServer, way: str, seconds: float
+) -> None:
+    headers, count = WAYS[way]
+    version = b"1.0" if way == "HTTP/1.0" else b"1.1"
+    with closing(Connection(server)) as client:
+        with worker_busy(server, 101):
+            client.send(request(body(*range(count)), *headers, version=version))
+            client.socket.shutdown(socket.SHUT_WR)
+            time.sleep(seconds)
+        assert data_of(final(client)) == list(range(count))
+        assert client.ended()
+
+
+def test_a_client_that_has_ended_its_side_gets_all_that_it_asked_for(connection: Connection) -> None:
+    connection.send(request(body(60), model="sleepy") + request(body(2)) + request(body(3)))
+    connection.socket.shutdown(socket.SHUT_WR)
+    assert [data_of(final(connection)) for _ in range(3)] == [[60], [2], [3]]
+    assert connection.ended()
+
+
+@pytest.mark.parametrize("body_sent", [0, 10])
+def test_a_client_that_has_ended_its_side_too_early_is_let_go(connection: Connection, body_sent: int) -> None:
+    whole = request(body(2))
+    connection.send(whole[: len(whole) - len(body(2)) + body_sent])
+    connection.socket.shutdown(socket.SHUT_WR)
+    assert connection.ended()
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "HTTP/1.0"])
+def test_V3_a_client_that_leaves_takes_its_waiting_request_along(
+    server: LiveServer, way: str, reset: bool
+) -> None:
     def dropped(client: httpx.Client) -> float:
         lines = client.get("/metrics").text.splitlines()
-        start = 'dlcb_dropped_requests_total{cause="disconnect",model="mlp"} '
+        start = 'dlcb_dropped_requests_total{cause="disconnect",model="identity"} '
         return next((float(line.removeprefix(start)) for line in lines if line.startswith(start)), 0.0)
 
-    with server.client() as client, closing(Connection(server)) as busy:
+    headers, count = WAYS[way]
+    with server.client() as client:
         before = dropped(client)
-        busy.send(request(body(300), model="sleepy"))
-        time.sleep(0.05)
-        leaver = Connection(server)
-        leaver.send(request(body(*[0.5] * 128), model="mlp"))
-        time.sleep(0.05)
-        leaver.close()
-        assert data_of(busy.response()) == [300]
-        assert dropped(client) == before + 1
+        with worker_busy(server, 102):
+            leaver = Connection(server)
+            leaver.send(request(body(*[0.5] * count), *headers))
+            until(lambda: 'dlcb_queue_depth{model="identity"} 1.0' in client.get("/metrics").text)
+            if reset:
+                leaver.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            leaver.close()
+            until(lambda: dropped(client) == before + 1)
 
 
 def test_half_a_request_harms_nobody(server: LiveServer, connection: Connection) -> None:
