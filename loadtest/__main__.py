@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from dlcb.loadtest import batching as sharing
 from dlcb.loadtest import endurance, launch, report
 from dlcb.loadtest import race as racing
 from dlcb.loadtest.contestants import CONTESTANTS
@@ -150,6 +151,15 @@ def beside(
 ) -> None:
     """A model compiles and loads: does the latency of another one move?"""
     _conclude("beside", endurance.beside(seconds), results)
+
+
+@app.command()
+def batching(
+    seconds: Annotated[float, typer.Option(min=1, max=600)] = 10.0,
+    results: Annotated[Path, typer.Option(help="Folder for the results.")] = RESULTS,
+) -> None:
+    """Sentences of all lengths: what is it worth to run them together, and not to pad them?"""
+    _conclude("batching", sharing.batching(seconds), results)
 
 
 def _conclude(name: str, outcome: endurance.Outcome, results: Path) -> None:

@@ -49,12 +49,12 @@ class Outcome:
 
 
 @contextmanager
-def _server() -> Iterator[tuple[int, psutil.Process]]:
-    """Port and process of a server of `CONFIG` with an empty kernel cache."""
+def server(config: Path) -> Iterator[tuple[int, psutil.Process]]:
+    """Port and process of a server of `config` with an empty kernel cache."""
     with TemporaryDirectory() as cache:
         port = launch.free_port()
         with launch.process(
-            launch.serve_command(CONFIG, port),
+            launch.serve_command(config, port),
             port,
             launch.READY,
             Path(cache) / "log",
@@ -90,7 +90,7 @@ def overload(seconds: float, times: float = 3.0) -> Outcome:
     inputs = [sentences(8, 128, draw) for _ in range(8)]
     patient = [_request("minilm", one, reference) for one in inputs]
     hurried = [_request("minilm", one, reference, DEADLINE) for one in inputs]
-    with _server() as (port, _process):
+    with server(CONFIG) as (port, _process):
 
         def capacity(seconds: float) -> Tally:
             return asyncio.run(
@@ -153,7 +153,7 @@ def soak(seconds: float, shapes: int) -> Outcome:
         connection.close()
         resident.append((shapes, time.perf_counter() - began, _resident(process)))
 
-    with _server() as (port, process):
+    with server(CONFIG) as (port, process):
         asyncio.run(go(port, process))
     filled = next(held for number, _at, held in resident if number == len(first))
     _number, took, held = resident[-1]
@@ -207,7 +207,7 @@ def beside(seconds: float) -> Outcome:
         rounds.append((before, await p99_until(loading, pause, connection)))
         connection.close()
 
-    with _server() as (port, _process):
+    with server(CONFIG) as (port, _process):
         for number in (1, 2, 3):
             asyncio.run(one_round(port, number))
     best = min(during / before for before, during in rounds)

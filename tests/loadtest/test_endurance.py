@@ -3,6 +3,7 @@
 import pytest
 
 from dlcb.loadtest import endurance
+from dlcb.loadtest.batching import batching
 
 pytestmark = pytest.mark.slow
 
@@ -22,4 +23,10 @@ def test_ten_thousand_shapes_leave_memory_as_it_was() -> None:
 @pytest.mark.timeout(1800)
 def test_a_model_that_loads_does_not_move_the_latency_of_another() -> None:
     outcome = endurance.beside(seconds=20)
+    assert outcome.met, outcome.verdict
+
+
+@pytest.mark.timeout(900)
+def test_sentences_of_all_lengths_are_worth_running_together() -> None:
+    outcome = batching(seconds=10)
     assert outcome.met, outcome.verdict
