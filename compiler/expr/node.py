@@ -7,8 +7,8 @@ everything that needs facts about sizes or more than one level is a rule of the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 from dlcb.compiler.dtype import BOOL, INDEX, DType
@@ -296,23 +296,49 @@ def evaluate(root: Expr, values: Mapping[str, int]) -> Any:
     """The Python number that `root` has when the size variables and free indices have these values.
 
     Raises KeyError for a variable without a value and ZeroDivisionError for a division that has none."""
-    return evaluate_all([root], values)[0]
+    return _run(_steps((root,)), values)[-1]
 
 
 def evaluate_all(roots: Iterable[Expr], values: Mapping[str, int]) -> list[Any]:
     """As `evaluate`, each shared node once."""
-    roots = list(roots)
-    done: dict[Expr, Any] = {}
-    for node in toposort(roots):
-        if node.op == "const":
-            done[node] = node.value
-        elif node.op in ("size", "index"):
-            done[node] = values[node.value]
-        elif node.op == "cast":
-            done[node] = const(done[node.args[0]], node.dtype).value
+    roots = tuple(roots)
+    steps = _steps(roots)
+    found = dict(zip([step[0] for step in steps], _run(steps, values), strict=True))
+    return [found[root] for root in roots]
+
+
+_Step = tuple[Expr, Callable[..., Any] | None, tuple[int, ...]]
+
+
+def _run(steps: Sequence[_Step], values: Mapping[str, int]) -> list[Any]:
+    done: list[Any] = []
+    for node, meaning, places in steps:
+        if meaning is not None:
+            done.append(meaning(*[done[place] for place in places]))
         else:
-            done[node] = OPS[node.op].meaning(*(done[arg] for arg in node.args))
-    return [done[root] for root in roots]
+            done.append(node.value if node.op == "const" else values[node.value])
+    return done
+
+
+@lru_cache(maxsize=1024)  # one condition is asked for at thousands of sizes
+def _steps(roots: tuple[Expr, ...]) -> list[_Step]:
+    """The nodes below `roots`, arguments first, each with what it computes from the results at `places`;
+    None for what is given."""
+    steps: list[_Step] = []
+    place: dict[Expr, int] = {}
+    for node in toposort(roots):
+        place[node] = len(steps)
+        meaning: Callable[..., Any] | None = None
+        if node.op == "cast":
+            meaning = partial(_converted, node.dtype)
+        elif node.op not in ("const", "size", "index"):
+            meaning = OPS[node.op].meaning
+        steps.append((node, meaning, tuple([place[arg] for arg in node.args])))
+    return steps
+
+
+def _converted(dtype: DType, number: Any) -> Any:
+    return const(number, dtype).value
 
 
 # ---- the spoken forms ----------------------------------------------------------------------------
