@@ -1,18 +1,19 @@
 """The compiler's whole story on one screen: a registered model goes in; kernels in the store and an artifact
 that a worker loads come out. Each stage has a spoken name, seen again in progress, timings and `stop_after`.
 
-    source -> capture -> generalise -> solve -> passes -> generate -> lower -> publish -> reference -> build
+    source -> capture -> generalise -> solve -> passes -> generate -> lower -> reference -> publish -> build
     -> check
 
-Kernels are compiled on other threads from `generate` on; `build` is what is left of that. Meanwhile PyTorch
-gives its answers for the check (`reference`)."""
+Kernels are compiled on other threads from `generate` on, and weights stored after `lower`; meanwhile PyTorch
+gives its answers for the check (`reference`). `publish` and `build` are what is left of those two."""
 
 from __future__ import annotations
 
 import gc
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -62,7 +63,7 @@ logger = logging.getLogger("dlcb.compiler.driver")
 UNMASKED_TARGETS = frozenset({"cuda"})
 STAGES = (
     *("capture", "generalise", "solve", "passes", "generate"),
-    *("lower", "publish", "reference", "build", "check"),
+    *("lower", "reference", "publish", "build", "check"),
 )
 
 
@@ -131,13 +132,13 @@ def _compile(
     if isinstance(captured, Untraced):
         return _put_eager(source, captured, store, clock)
     try:
-        with Builder(options.target, options, store) as builder:
+        with Builder(options.target, options, store) as builder, ThreadPoolExecutor(1) as beside:
             artifact = compile_captured(source, captured, builder, options, clock)
-            with clock("publish"):
-                artifact = place(artifact, source, captured.all_parameters, store)
-                key = artifacts.put(artifact, source, store)
+            published = beside.submit(_publish, artifact, source, captured.all_parameters, store)
             with clock("reference"):
                 reference = _reference(source, module, captured, artifact, options)
+            with clock("publish"):
+                key, artifact = published.result()
             with clock("build"):
                 builder.wait()
     except RefusedCode as error:
@@ -147,7 +148,7 @@ def _compile(
             Verdict() if reference is None else check(artifact, key, reference, store, captured.examples)
         )
     reason = verdict.quarantined
-    artifact = narrowed(artifacts.load(key, store), verdict.refusals)
+    artifact = narrowed(artifact, verdict.refusals)
     report = replace(
         artifact.report,
         seconds=clock.seconds,
@@ -188,6 +189,14 @@ def _eager(source: ModelSource, module: nn.Module | ExportedProgram, error: Comp
 def _put_eager(source: ModelSource, found: Untraced, store: Store, clock: Clock) -> tuple[str, Artifact]:
     report = Report("eager", seconds=clock.seconds, quarantined=found.why)
     artifact = Artifact(untraced_signature(source, found), report, quarantined=found.why)
+    return artifacts.put(artifact, source, store), artifact
+
+
+def _publish(
+    artifact: Artifact, source: ModelSource, parameters: Mapping[str, torch.Tensor], store: Store
+) -> tuple[str, Artifact]:
+    """The artifact with its parameters in the store, and its key there."""
+    artifact = place(artifact, source, parameters, store)
     return artifacts.put(artifact, source, store), artifact
 
 

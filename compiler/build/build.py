@@ -17,6 +17,9 @@ from dlcb.kernel_cache import Store, single_flight
 # Characters of kernels in a unit: 0.4 s of NVRTC's time, beside the 0.04 s that every unit costs, in which
 # NVRTC lets no other thread in. A C++ unit takes 0.35 s to read its headers, and as much for its kernels.
 UNIT_CHARACTERS = 16_000
+# NVRTC's first units are smaller, and grow with what came before: where kernels are few, the largest unit is
+# what is waited for; where they are many, the front end is.
+LEAST_CHARACTERS = 4_000
 
 
 class Builder:
@@ -31,6 +34,7 @@ class Builder:
         self._units: dict[str, Future[str]] = {}
         self._waiting: dict[str, Kernel] = {}
         self._known: set[str] = set()
+        self._characters = self._submitted = 0  # of all kernels, and of those in units
 
     def __enter__(self) -> Builder:
         return self
@@ -42,12 +46,20 @@ class Builder:
 
     def add(self, kernels: KernelSet) -> KernelSet:
         """Compile what of `kernels` was not there before; gives them back."""
-        new = {kernel.name: kernel for kernel in kernels.kernels if kernel.name not in self._known}
-        self._known.update(new)
-        self._waiting.update(new)
-        if sum(len(kernel.body) for kernel in self._waiting.values()) >= UNIT_CHARACTERS:
-            self._submit()
+        for kernel in kernels.kernels:
+            if kernel.name not in self._known:
+                self._known.add(kernel.name)
+                self._waiting[kernel.name] = kernel
+                self._characters += len(kernel.body)
+                if self._characters - self._submitted >= self._enough():
+                    self._submit()
         return kernels
+
+    def _enough(self) -> int:
+        """Characters of a unit that begins now."""
+        if self._target.kind != "cuda":
+            return UNIT_CHARACTERS
+        return min(max(self._submitted // 4, LEAST_CHARACTERS), UNIT_CHARACTERS)
 
     def keys(self) -> tuple[str, ...]:
         """The store's keys of the binaries that hold, or will hold, all kernels added."""
@@ -66,6 +78,7 @@ class Builder:
         text = translation_unit([KernelSet("", tuple(self._waiting.values()))], self._target)
         names = list(self._waiting)
         self._waiting.clear()
+        self._submitted = self._characters
         key = unit_key(text, self._target, self._options).digest
         self._units[key] = self._pool.submit(
             build_unit, text, names, self._target, self._options, self._store

@@ -19,19 +19,26 @@ from dlcb.compiler.expr.show import show
 from dlcb.compiler.expr.text import parse
 
 _parse = functools.lru_cache(maxsize=65536)(parse)  # a program repeats few texts many times
+_show = functools.lru_cache(maxsize=65536)(show)
 
 
 def encode(value: Any) -> Any:
     """Plain JSON values for a dataclass, a tuple, an expression or a plain value."""
     if isinstance(value, Expr):
-        return show(value)
+        return _show(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _encode_field(f, getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {name: write(getattr(value, name)) for name, write in _writers(type(value))}
     if isinstance(value, tuple | list):
         return [encode(item) for item in value]
     if isinstance(value, Mapping):
         return {key: encode(item) for key, item in value.items()}
     return value
+
+
+@functools.cache
+def _writers(kind: type) -> list[tuple[str, Callable[[Any], Any]]]:
+    """Of each field of a dataclass."""
+    return [(f.name, encode_plain if f.type == "Plain" else encode) for f in dataclasses.fields(kind)]
 
 
 def decode(kind: type, data: Any) -> Any:
@@ -53,7 +60,7 @@ def encode_plain(value: Any) -> Any:
     """An operator's attribute: what JSON would lose (tuples, expressions, types, infinities) carries a
     tag."""
     if isinstance(value, Expr):
-        return {"expression": show(value)}
+        return {"expression": _show(value)}
     if isinstance(value, DType):
         return {"dtype": value.name}
     if isinstance(value, float):
@@ -91,10 +98,6 @@ def decode_plain(data: Any) -> Any:
 
 
 Plain = Any  # the type hint of a field that holds any plain value
-
-
-def _encode_field(field: dataclasses.Field, value: Any) -> Any:
-    return encode_plain(value) if field.type == "Plain" else encode(value)
 
 
 def _decode(kind: Any, data: Any) -> Any:

@@ -9,7 +9,7 @@ import pytest
 
 from dlcb.compiler.build import Builder, build_unit, calls, toolchain, unit_key
 from dlcb.compiler.build import key as key_module
-from dlcb.compiler.build.build import UNIT_CHARACTERS
+from dlcb.compiler.build.build import LEAST_CHARACTERS, UNIT_CHARACTERS
 from dlcb.compiler.errors import ArtifactError, RefusedCode, ToolchainError
 from dlcb.compiler.expr.node import ONE, ZERO
 from dlcb.compiler.kgen import Kernel, KernelSet
@@ -133,3 +133,14 @@ def test_a_refused_kernel_is_one_clear_line(tmp_path: Path) -> None:
     broken = replace(kernel("broken"), body="int f( {")
     with pytest.raises(RefusedCode, match="refused generated code"):
         build([[kernel("good", UNIT_CHARACTERS)], [broken]], tmp_path, 2)
+
+
+def test_few_cuda_kernels_are_many_units_that_grow(tmp_path: Path) -> None:
+    least = [kernel(f"k{number}", LEAST_CHARACTERS) for number in range(12)]
+    with Builder(Target.cuda(), OPTIONS, open_store(tmp_path / "cache")) as builder:
+        builder.add(KernelSet("", tuple(least[:4])))
+        assert len(builder.keys()) == 4
+        builder.add(KernelSet("", tuple(least[4:])))
+        keys = builder.keys()
+        builder.wait()
+    assert 4 < len(keys) < len(least)
