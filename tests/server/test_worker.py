@@ -37,13 +37,13 @@ SOURCE = ModelSource(
     dims={},
 )
 
-
+ANY_RANK = (InputDeclaration("x", "float32", None),)
 MAIN = {"log_level": "INFO", "process": "worker-0", "folder": str(Path(__file__).parent)}
 
 
 def options_of(cache: Path, device: str) -> dict[str, Any]:
     described = {"folder": str(cache), "bundle": None, "limit_bytes": 1 << 20, "remote": None}
-    return {"backend": "tests.server.eager_model", "cache": described, "device": device}
+    return {"backend": "tests.server.eager_model", "cache": described, "device": device, "compile": True}
 
 
 def job_of(pool: SlotPool, number: int, array: numpy.ndarray) -> tuple[dict[str, Any], list[int]]:
@@ -85,6 +85,8 @@ class Front:
         self.key = eager_model.compile_model(SOURCE, open_store(cache)).artifact_key
         self.model = eager_model.load_model(SOURCE, self.key, open_store(cache))
         self.worker._models[7] = self.model
+        self.cache = cache
+        self.control = control
         self.others = (theirs, control, worker_control)
         self.pool = SlotPool()
         self.thread = threading.Thread(target=self.worker.serve)
@@ -95,6 +97,11 @@ class Front:
 
     def reply(self) -> dict[str, Any]:
         received = self.jobs.receive()
+        assert received is not None
+        return received[0]
+
+    def event(self) -> dict[str, Any]:
+        received = self.control.receive()
         assert received is not None
         return received[0]
 
@@ -150,6 +157,17 @@ def test_a_model_that_loads_beside_jobs_gives_way_to_them(front: Front, gently: 
     assert front.worker._models[7] is not front.model
     assert found == [min(19, before + GENTLE * gently)]
     assert os.getpriority(os.PRIO_PROCESS, front.thread.native_id or 0) == before
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+def test_a_plan_says_what_comes_of_a_new_rank(front: Front, compiles: bool) -> None:
+    source = replace(SOURCE, factory="eager_model:standardize", inputs=ANY_RANK, jit="wait")
+    key = eager_model.compile_model(source, open_store(front.cache)).artifact_key
+    front.worker._models[7] = eager_model.load_model(source, key, open_store(front.cache))
+    front.worker._compiles = compiles
+    front.worker._plan_model({"ticket": 1, "handle": 7, "shapes": {"x": [2, 3]}})
+    plan = front.event()["plan"]
+    assert (plan["would_compile"], plan["tier"]) == ((True, "jit") if compiles else (False, "eager"))
 
 
 def test_a_log_holds_our_lines_and_not_a_models_warnings(
