@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
+from dlcb.compiler.bridge.functional import functional
 from dlcb.compiler.bridge.indexing import ExplicitSlices
 from dlcb.compiler.bridge.record import Trace, Unrecordable, record
 from dlcb.compiler.bridge.unchanged import unchanged
@@ -65,8 +66,8 @@ def trace(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
         try:
             with unchanged(module):
                 recorded = record(module, arguments, keywords, tuple(inputs))
-            if not any(_changes_in_place(node) for node in recorded.nodes):
-                return recorded
+            changes = any(_changes_in_place(node) for node in recorded.nodes)
+            return functional(recorded) if changes else recorded
         except (Unrecordable, AttributeError, NotImplementedError):
             pass  # PyTorch's own hooks, which the recorder uses, differ between its versions
     return Trace.of(export(module, inputs))

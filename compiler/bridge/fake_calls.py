@@ -14,6 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.schema_check_mode import SchemaCheckMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dlcb.compiler.bridge.symbolic_calls import result_like
+
 
 class Unrecordable(Exception):
     """Something that a plain list of calls cannot hold, or that needs torch.export to follow."""
@@ -53,8 +55,10 @@ class FakeCalls(SchemaCheckMode):
         if key is not None and func in _LIKE_THE_FIRST and args[0].is_contiguous() and _is_taken(func, args):
             self._known[key] = like = _type_of(args[0])  # PyTorch takes the batch norm apart for this
             return _new(*like)
-        with self._below():
-            result = func(*args, **kwargs)
+        result = result_like(func, args, kwargs, self._mode.shape_env.value) if self._symbolic else None
+        if result is None:
+            with self._below():
+                result = func(*args, **kwargs)
         if key is not None:
             self._known[key] = result if self._symbolic else _type_of(result)
         return result

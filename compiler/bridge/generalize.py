@@ -6,9 +6,9 @@ range that was, and the verdict says so."""
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 
 from torch import nn
 from torch.export import ExportedProgram
@@ -21,7 +21,7 @@ from dlcb.compiler.bridge.record import Trace
 from dlcb.compiler.bridge.search import Search
 from dlcb.compiler.bridge.symbolic import opposite
 from dlcb.compiler.bridge.verdicts import AS_FAR_AS_SHOWN, judge
-from dlcb.compiler.errors import CaptureError, CompilerError, ShapeError
+from dlcb.compiler.errors import CompilerError, ShapeError
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.options import CompileOptions
 from dlcb.compiler.shapes.system import System
@@ -56,26 +56,29 @@ def generalize(
 
 def _from_module(source: ModelSource, module: nn.Module, options: CompileOptions) -> Captured:
     """The first graph, and while sizes are known that no graph serves and the program takes, one for
-    them; a program whose traces take long is left to PyTorch there."""
+    them, large ones first: there are more of those. A program whose traces take long is left to PyTorch
+    there."""
     started = time.process_time()
     searches = [Search(source, module, options)]
     found = [searches[0].run()]
     notes: list[str] = []
-    ahead = deque((searches[0], *turn) for turn in searches[0].turns)
+    ahead = [(searches[0], *turn) for turn in searches[0].turns]
     while ahead and len(found) < _MOST_GRAPHS:
-        origin, turn, sizes = ahead.popleft()
+        ahead.sort(key=lambda each: prod(each[2].values()))
+        origin, turn, sizes = ahead.pop()
         if any(search.covers(sizes) for search in searches):
             continue
+        if time.process_time() - started > _SEARCHING * options.guard_seconds:
+            notes.append("the time to look for further graphs is over: PyTorch runs the model elsewhere")
+            break
         search = origin.beyond(turn, sizes, len(found) + 1)
         try:
-            if time.process_time() - started > _SEARCHING * options.guard_seconds:
-                raise CaptureError("the time to look for further graphs is over", stage="generalize")
             found.append(search.run())
         except CompilerError as error:
             notes.append(f"where {opposite(turn.condition)!r}, PyTorch runs the model: {error.message}")
             continue
         searches.append(search)
-        ahead.extend((search, *further) for further in search.turns)
+        ahead += [(search, *further) for further in search.turns]
     return replace(found[0], others=tuple(found[1:]), notes=(*found[0].notes, *notes))
 
 

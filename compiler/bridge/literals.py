@@ -75,7 +75,7 @@ class Sizes:
         """`exact`, or a size of the graph that is the same, which then needs no further parameter."""
         values = self.observed(exact)
         known = [self._by_values[values]] if values in self._by_values else []
-        same = (size for size in (*near, *known) if self.observed(size) == values and _alike(size, exact))
+        same = (size for size in (*near, *known) if self.observed(size) == values and alike(size, exact))
         return next(same, exact)
 
     def matches(self, value: int, near: Sequence[Expr]) -> list[Expr]:
@@ -90,7 +90,7 @@ class Sizes:
                 yield product(near[start:stop])
 
 
-def _alike(a: Expr, b: Expr) -> bool:
+def alike(a: Expr, b: Expr) -> bool:
     """Whether two expressions have equal values wherever they are tried."""
     names = sorted(symbol.value for symbol in a.free | b.free)
     draw = random.Random(0)

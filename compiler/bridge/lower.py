@@ -16,10 +16,10 @@ from dlcb.compiler.bridge import aten, aten_shape, number, partition
 from dlcb.compiler.bridge.aten_split import Pieces
 from dlcb.compiler.bridge.capture import node_line
 from dlcb.compiler.bridge.emit import Emit, Size, from_torch
-from dlcb.compiler.bridge.literals import Sizes
+from dlcb.compiler.bridge.literals import Sizes, alike
 from dlcb.compiler.bridge.number import Number
 from dlcb.compiler.bridge.record import TensorType, Trace
-from dlcb.compiler.bridge.seen import Numbers, Path, Seen, numbers, same
+from dlcb.compiler.bridge.seen import Numbers, Path, Seen, moved, numbers, same
 from dlcb.compiler.dtype import FLOAT64
 from dlcb.compiler.errors import CaptureError, CompilerError, ShapeError, UnsupportedOperator
 from dlcb.compiler.expr.dag import Expr
@@ -175,6 +175,7 @@ class _Lowering:
         self.emit = Emit(self.build, self.sizes.observed)
         self.emit.single = len(programs) == 1
         self.made: dict[FxNode, Any] = {}
+        self.exact: dict[FxNode, Numbers] = {}  # the numbers of calls that were met
         self.place_of: list[dict[FxNode, int]] = []  # of each program
         self.weights = [program.parameters for program in programs]
         self.notes: dict[str, None] = {}
@@ -275,14 +276,35 @@ class _Lowering:
     def _exact(self, row: tuple[FxNode, ...]) -> Numbers:
         """The call's numbers as the symbolic forward saw them. Where that met every call, one that it did
         not meet is another program's."""
-        if row[0].target is operator.getitem:
+        node = row[0]
+        if node.target is operator.getitem:
             return {}  # Python's own, which that forward does not meet
-        given = [numbers(node.args, node.kwargs) for node in row]
-        place = row[0].meta.get("place")
-        found = self.seen.next(str(row[0].target), place, given, self.sizes.observed) if given[0] else {}
+        if (
+            cut := node.meta.get("cut")
+        ) is not None:  # a view again, or what puts it back, with an operand more
+            return moved(self.exact[cut], 0 if node.target is cut.target else 1)
+        given = [numbers(other.args, other.kwargs) for other in row]
+        if node.op == "call_function" and "place" not in node.meta and not self.emit.single:
+            return self._unplaced(given)
+        place, target = node.meta.get("place"), node.meta.get("called", str(node.target))
+        found = self.seen.next(target, place, given, self.sizes.observed) if given[0] else {}
         if found is None and place and self.seen.complete and any(each != given[0] for each in given):
             raise self._disagreement("numbers that change otherwise than the program's code says")
-        return found or {}
+        self.exact[node] = found or {}
+        return self.exact[node]
+
+    def _unplaced(self, given: Sequence[Numbers]) -> Numbers:
+        """The same for a call of torch.export's, not saying whose line it is: a number may be any with
+        its values, and two different ones are one too many."""
+        found: Numbers = {}
+        for path, expressions in self.seen.unplaced(given, self.sizes.observed).items():
+            changes = any(each[path] != given[0][path] for each in given)
+            if not expressions:
+                continue
+            if not changes or not all(alike(each, expressions[0]) for each in expressions[1:]):
+                raise self._disagreement(f"numbers that may be {expressions[0]!r}, or something else")
+            found[path] = expressions[0]
+        return found
 
     def _python(self, node: FxNode, arguments: list[Any], keywords: dict[str, Any]) -> Any:
         """Arithmetic on sizes and numbers, and the parts of a tuple."""

@@ -19,7 +19,7 @@ from dlcb.compiler.bridge.capture import result_names
 from dlcb.compiler.bridge.captured import Captured
 from dlcb.compiler.bridge.declared import declare
 from dlcb.compiler.bridge.guards import Branch, Branches, collect
-from dlcb.compiler.bridge.lower import Disagreement, Lowered, lower
+from dlcb.compiler.bridge.lower import Disagreement, Lowered, align, lower
 from dlcb.compiler.bridge.probes import Bindings, FreeDim, Prober
 from dlcb.compiler.bridge.relations import followers
 from dlcb.compiler.bridge.seen import Seen
@@ -79,6 +79,7 @@ class Search:
         self.ties: list[Expr] = []  # equalities of dims without which the program fails
         self.joined: list[dict[str, int]] = []  # sizes at which dims that otherwise move together broadcast
         self.refused: list[Branch] = []  # those of them beyond which the program itself fails
+        self.followed: dict[tuple[tuple[str, int], ...], Branches] = {}  # at sizes, of all graphs
         self.seen = Seen()  # the numbers in the program's calls, as far as they follow sizes
         self.turns: list[tuple[Branch, dict[str, int]]] = []  # what limits the graph, and sizes beyond it
         self.guards: tuple[Guard, ...] = ()
@@ -90,6 +91,7 @@ class Search:
         assumed.append(Branch(opposite(turn.condition), turn.source))
         search = Search(self.source, self.module, self.options, number, sizes, assumed)
         search.prober.programs, search.prober.rung = self.prober.programs, self.prober.rung
+        search.followed = self.followed
         search.prober.tied, search.ties, search.joined = dict(self.prober.tied), self.ties, self.joined
         return search
 
@@ -337,9 +339,11 @@ class Search:
             deep = len(_alternatives(branch.condition)) > _ALTERNATIVES
             if branches.missing or deep or crossings == _CROSSED:
                 continue
+            without = [each for each in self.kept if each not in crossed]
+            if not self._is_alike(examples[0], sizes):
+                continue  # whatever the program asks there
             crossings += 1
             there = self._collect(sizes)
-            without = [each for each in self.kept if each not in crossed]
             met = [each for each in there.found if each not in without]
             if all(self._few(each.condition, examples[0]) for each in crossed):
                 every = [more for each in crossed for more in self._few(each.condition, examples[0])]
@@ -364,6 +368,14 @@ class Search:
             examples, self.kept = tried, [*without, *deeper]
             ahead.extend(deeper)
         return lowered, system, tuple(examples)
+
+    def _is_alike(self, first: Bindings, sizes: Bindings) -> bool:
+        """Whether the program makes the same calls at both sizes, whatever their numbers."""
+        try:
+            align([self.prober.trace(first), self.prober.trace(sizes)])
+        except Disagreement:
+            return False
+        return True
 
     def _few(self, condition: Expr, first: Bindings) -> list[dict[str, int]]:
         """All sizes at which `condition` fails, nearest to the first trace's first, where these are few and
@@ -416,7 +428,12 @@ class Search:
         return lowered, system, examples
 
     def _collect(self, sizes: Bindings) -> Branches:
-        return collect(self.module, self.prober.tensors(sizes), self.dims, self.options.guard_seconds)
+        """The branches at these sizes, followed once for all graphs of the module."""
+        key = tuple(sorted(sizes.items()))
+        if key not in self.followed:
+            inputs = self.prober.tensors(sizes)
+            self.followed[key] = collect(self.module, inputs, self.dims, self.options.guard_seconds)
+        return self.followed[key]
 
     def _farther(
         self, first: Bindings, sizes: Bindings, path: Sequence[Branch], target: int | None

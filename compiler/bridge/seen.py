@@ -34,6 +34,14 @@ def numbers(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Numbers:
     return found
 
 
+def moved(given: Numbers, places: int) -> Numbers:
+    """The same numbers in a call that has so many further operands after its first."""
+    return {
+        (path[0] + places, *path[1:]) if isinstance(path[0], int) else path: value
+        for path, value in given.items()
+    }
+
+
 class Seen:
     """Calls in the order in which they were met. `complete`: there were no others."""
 
@@ -64,7 +72,33 @@ class Reader:
 
     def __init__(self, calls: dict[tuple[str, Place], list[Numbers]], complete: bool) -> None:
         self._left = calls
+        self._expressions = list(
+            dict.fromkeys(
+                (value, path)
+                for each in calls.values()
+                for call in each
+                for path, value in call.items()
+                if isinstance(value, Expr) and not value.is_const
+            )
+        )
         self.complete = complete
+
+    def unplaced(
+        self, traced: Sequence[Numbers], observed: Callable[[Expr], Sequence[Any] | None]
+    ) -> dict[Path, list[Expr]]:
+        """For each number of a call whose line is not known: the expressions in the program's calls that have
+        its values, wherever these change, and at the same place of a call, or at one before, where not."""
+        found: dict[Path, list[Expr]] = {}
+        for path, value in traced[0].items():
+            values = [each.get(path) for each in traced]
+            changes = any(each != value for each in values)
+            near = (path, *moved({path: None}, -1))
+            found[path] = [
+                each
+                for each, place in self._expressions
+                if (changes or place in near) and list(observed(each) or ()) == values
+            ]
+        return found
 
     def next(
         self,

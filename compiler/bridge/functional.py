@@ -1,0 +1,180 @@
+"""A recorded trace whose calls write into tensors in place, as one in which every call makes a new one: a
+write into a slice makes a new whole, and a view that is read later is cut from that again. A write that
+might be seen through something that is not followed here raises Unrecordable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+from torch.fx.node import Target, map_arg
+
+from dlcb.compiler.bridge.fake_calls import Unrecordable
+from dlcb.compiler.bridge.record import Trace
+
+_aten = torch.ops.aten
+# a view, and what puts a changed one back into its whole: the same arguments after the changed view; None
+# where it is the whole
+_PUT_BACK: dict[Target, Callable | None] = {
+    _aten.slice.Tensor: _aten.slice_scatter.default,
+    _aten.select.int: _aten.select_scatter.default,
+    _aten.alias.default: None,
+    _aten.detach.default: None,
+}
+# calls that write to their first argument alone, whatever the types of the others
+_KEEP_TYPE = frozenset(("copy_", "fill_", "zero_", "masked_fill_"))
+# those that do so where the others' types are equal to its own
+_EQUAL_TYPES = frozenset(
+    (
+        *("add_", "sub_", "mul_", "div_", "neg_", "exp_", "clamp_", "relu_", "gelu_", "silu_", "mish_"),
+        *("hardswish_", "hardsigmoid_", "hardtanh_", "leaky_relu_", "elu_", "sigmoid_", "tanh_"),
+    )
+)
+
+
+def functional(trace: Trace) -> Trace:
+    """`trace`, which is used up, without writes. What a node's numbers are those of is kept in its `meta`:
+    "called" is the name of the call that was made, "cut" the view that a node repeats or puts back."""
+    graph = trace.nodes[0].graph
+    _Writes(graph).run()
+    for node in reversed(graph.nodes):  # the writes themselves, and views that nobody reads any more
+        if node.op == "call_function" and not node.users:
+            graph.erase_node(node)
+    return replace(trace, nodes=tuple(graph.nodes))
+
+
+@dataclass
+class _View:
+    """What a node stands for: `whole` cut by its own call, or memory of its own. `now` is its value after so
+    many `writes` to that memory."""
+
+    node: Node
+    whole: Node | None
+    memory: Node
+    now: Node
+    writes: int
+
+
+class _Writes:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.views: dict[Node, _View] = {}
+        self.writes: dict[Node, int] = {}  # to each memory, named by the node that made it
+        self.shared: dict[Node, set[Node]] = {}  # a node -> the memories that it may show otherwise
+        self.place = {node: k for k, node in enumerate(graph.nodes)}
+        # reading goes by the nodes as they were recorded
+        self.last_read = {
+            node: max((self.place[user] for user in node.users), default=-1) for node in graph.nodes
+        }
+
+    def run(self) -> None:
+        for node in list(self.graph.nodes):
+            if node.op not in ("call_function", "output"):
+                continue
+            if _is_mutable(node):
+                self._write(node)
+                continue
+            read = list(node.all_input_nodes)
+            with self.graph.inserting_before(node):
+                now = {each: self._now(each) for each in read}
+            node.args = map_arg(node.args, now.__getitem__)
+            node.kwargs = map_arg(node.kwargs, now.__getitem__)
+            self._enter(node, read)
+
+    def _enter(self, node: Node, read: list[Node]) -> None:
+        """What a call's result shares with its operands."""
+        if node.target in _PUT_BACK and read[0] in self.views:
+            memory = self.views[read[0]].memory
+            self.views[node] = _View(node, read[0], memory, node, self.writes[memory])
+        elif _makes_memory(node):
+            self.views[node] = _View(node, None, node, node, 0)
+            self.writes[node] = 0
+        else:
+            known = {self.views[each].memory for each in read if each in self.views}
+            self.shared[node] = known.union(*(self.shared.get(each, ()) for each in read))
+
+    def _now(self, node: Node) -> Node:
+        """The node that has the value which `node` shows after the writes so far."""
+        chain: list[_View] = []
+        view = self.views.get(node)
+        while view is not None and view.writes < self.writes[view.memory]:
+            chain.append(view)
+            view = self.views[view.whole] if view.whole is not None else None
+        for view in reversed(chain):
+            assert view.whole is not None  # the memory itself is up to date after each write
+            whole = self.views[view.whole].now
+            view.now = self._call(view.node.target, (whole, *view.node.args[1:]), view.node, view.node)
+            view.now.meta["cut"] = view.node
+            view.writes = self.writes[view.memory]
+        return self.views[node].now if node in self.views else node
+
+    def _write(self, node: Node) -> None:
+        written = node.args[0]
+        if not isinstance(written, Node) or written not in self.views:
+            raise Unrecordable(f"{node.target} writes to memory that more than its operand may show")
+        made = _counterpart(node)
+        memory = self.views[written].memory
+        self._refuse_if_seen(node, memory)
+        with self.graph.inserting_before(node):
+            operands = {each: self._now(each) for each in node.all_input_nodes}
+            arguments = map_arg(node.args, operands.__getitem__)
+            changed = self._call(made, arguments, node, written)
+            changed.kwargs = map_arg(node.kwargs, operands.__getitem__)
+            changed.meta["called"] = str(node.target)
+            view = self.views[written]
+            renewed = [(view, changed)]
+            while view.whole is not None:
+                whole = self._now(view.whole)
+                if (put_back := _PUT_BACK[view.node.target]) is not None:
+                    changed = self._call(put_back, (whole, changed, *view.node.args[1:]), node, view.whole)
+                    changed.meta["cut"] = view.node
+                view = self.views[view.whole]
+                renewed.append((view, changed))
+        self.writes[memory] += 1
+        for view, value in renewed:
+            view.now, view.writes = value, self.writes[memory]
+        self.views[node] = self.views[written]  # it gives back what it wrote to
+
+    def _refuse_if_seen(self, node: Node, memory: Node) -> None:
+        """A write is followed where nothing that may show the same memory in another way is read later."""
+        for other, memories in self.shared.items():
+            if memory in memories and self.last_read[other] > self.place[node]:
+                raise Unrecordable(f"{node.target} may change what {other.target} gave")
+
+    def _call(self, target: Any, arguments: Any, of: Node, like: Node) -> Node:
+        """A new call at the user's line of `of`, whose result has the type of `like`'s."""
+        made = self.graph.call_function(target, arguments)
+        made.meta["place"], made.meta["val"] = of.meta["place"], like.meta["val"]
+        return made
+
+
+def _is_mutable(node: Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return node.op == "call_function" and schema is not None and schema.is_mutable
+
+
+def _makes_memory(node: Node) -> bool:
+    """Whether PyTorch promises that the result is memory of its own. An operator that is put together from
+    others promises nothing: dropout gives its operand back."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd")
+    returned = target._schema.returns
+    return not composite and len(returned) == 1 and returned[0].alias_info is None
+
+
+def _counterpart(node: Node) -> Callable:
+    """The call that makes a new tensor of what `node` writes."""
+    target: Any = node.target
+    name, overload = target._opname, target._overloadname
+    given = [each.meta["val"] for each in node.all_input_nodes]
+    same = len({getattr(each, "dtype", None) for each in given}) == 1
+    if name in _KEEP_TYPE or (name in _EQUAL_TYPES and same):
+        made = getattr(getattr(_aten, name[:-1], None), overload, None)
+        if made is not None:
+            return made
+    raise Unrecordable(f"{target} writes in place")

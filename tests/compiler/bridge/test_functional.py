@@ -1,0 +1,167 @@
+"""Traces without writes against eager PyTorch with them: each is run call by call on real tensors."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from captured_programs import Program, captured, graph_outputs
+from torch import Tensor, nn
+from torch.fx.node import Node, map_arg
+
+from dlcb.compiler.bridge.fake_calls import Unrecordable
+from dlcb.compiler.bridge.functional import functional
+from dlcb.compiler.bridge.indexing import ExplicitSlices
+from dlcb.compiler.bridge.record import Trace, record
+
+
+def recorded(function: Callable[[Tensor], Any]) -> Trace:
+    with torch.no_grad(), ExplicitSlices():
+        return record(Program(function).eval(), (torch.zeros(5, 6),), {}, ("x",))
+
+
+def run(trace: Trace, x: Tensor) -> list[Tensor]:
+    values: dict[Node, Any] = {}
+    for node in trace.nodes:
+        if node.op == "placeholder":
+            name = trace.parameters.names.get(node.name)
+            values[node] = x if name is None else trace.parameters.tensors[name]
+        elif node.op == "call_function":
+            assert node.target is operator.getitem or not node.target._schema.is_mutable
+            arguments = map_arg(node.args, values.__getitem__)
+            values[node] = node.target(*arguments, **map_arg(node.kwargs, values.__getitem__))
+            assert tuple(values[node].shape) == node.meta["val"].shape
+            assert values[node].dtype is node.meta["val"].dtype
+    return [values[node] for node in trace.outputs]
+
+
+def marked(x: Tensor) -> Tensor:
+    mask = x.new_zeros(x.shape)
+    for k, rows in enumerate((slice(0, -3), slice(-3, -1), slice(-1, None))):
+        for columns in (slice(0, 2), slice(2, None)):
+            mask[rows, columns] = k
+    return mask + x
+
+
+def views_before_and_after(x: Tensor) -> tuple[Tensor, ...]:
+    whole = x * 2
+    row, part = whole[1], whole[1:4]
+    before = row + 0
+    part[:, 2:] = x[1:4, 2:] - 7
+    whole[0] = 5.0
+    row.add_(1)
+    return before, row, part, whole, whole[:2, 3]
+
+
+def of_another_type(x: Tensor) -> Tensor:
+    counts = torch.zeros(5, dtype=torch.int64)
+    counts[1:3] = 2.0
+    counts[0] = x[0, 0].sum() > 100
+    return counts
+
+
+def on_fresh_results_too(x: Tensor) -> Tensor:
+    y = (x + 1).relu_()
+    y[2:].mul_(3)
+    return y.masked_fill_(x > 0, 2.0)
+
+
+def two_memories(x: Tensor) -> tuple[Tensor, Tensor]:
+    a, b = x + 1, x + 2
+    a[1:], b[:2] = b[1:], a[:2]
+    return a, b
+
+
+@pytest.mark.parametrize(
+    "function", [marked, views_before_and_after, of_another_type, on_fresh_results_too, two_memories]
+)
+def test_gives_what_eager_gives(function: Callable[[Tensor], Any]) -> None:
+    x = torch.randn(5, 6)
+    expected = function(x)
+    found = run(functional(recorded(function)), x)
+    for ours, theirs in zip(found, expected if isinstance(expected, tuple) else (expected,), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
+def reshaped(x: Tensor) -> Tensor:
+    y = x + 1
+    flat = y.reshape(-1)
+    y[0] = 0.0
+    return flat
+
+
+def dropped_out(x: Tensor) -> Tensor:
+    y = x + 1
+    same = torch.dropout(y, 0.5, False)
+    y[0] = 0.0
+    return same
+
+
+def split(x: Tensor) -> Tensor:
+    y = x + 1
+    first, _ = y.split([2, 3])
+    y[0] = 0.0
+    return first
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        reshaped,
+        dropped_out,
+        split,
+        lambda x: x.fill_(1),
+        lambda x: (x + 1).transpose(0, 1).fill_(1),
+        lambda x: torch.dropout(x, 0.5, False)[0].fill_(1),
+        lambda x: (x > 0).to(torch.int64)[0].eq_(1),
+        lambda x: (x + 1)[0].copy_(x[1]).resize_(2),
+    ],
+    ids=["reshape", "dropout", "split", "input", "transpose", "input's dropout", "type", "shape"],
+)
+def test_what_might_be_seen_otherwise_is_refused(function: Callable[[Tensor], Any]) -> None:
+    with pytest.raises(Unrecordable):
+        functional(recorded(function))
+
+
+def test_what_nobody_reads_later_may_have_been_seen() -> None:
+    def function(x: Tensor) -> Tensor:
+        y = x + 1
+        total = y.reshape(-1).sum()
+        y[0] = 0.0
+        return y + total
+
+    x = torch.randn(5, 6)
+    torch.testing.assert_close(run(functional(recorded(function)), x)[0], function(x))
+
+
+class Halves(nn.Module):
+    """Writes where only the size says, in a place that is constant at small sizes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x * 1
+        y[:, x.shape[1] // 40 :] = 3.0
+        y[:, : x.shape[1] // 30] += x.shape[1]
+        return y
+
+
+class Exported(Halves):
+    """The same, and a write that only torch.export follows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        y.view(-1).add_(1)
+        return y
+
+
+@pytest.mark.parametrize("module", [Halves(), Exported()], ids=["recorded", "exported"])
+def test_where_a_write_goes_is_known_as_the_program_says_it(module: nn.Module) -> None:
+    program = captured(module.eval(), ("batch", "length"))
+    for drawn in ((2, 7), (3, 100), (1, 1000)):
+        verdicts = zip(program.verdicts, drawn, strict=True)
+        x = torch.randn(
+            [verdict.size if isinstance(verdict.size, int) else size for verdict, size in verdicts]
+        )
+        torch.testing.assert_close(torch.from_numpy(graph_outputs(program, {"x0": x})[0]).float(), module(x))
