@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -28,6 +28,7 @@ from dlcb.compiler.bridge.agreement import (
     without_cudnn,
     without_tf32,
 )
+from dlcb.compiler.bridge.far_values import Tensors, far_deviations
 from dlcb.compiler.bridge.generalize import exported_sizes
 from dlcb.compiler.bridge.record import Trace
 from dlcb.compiler.disagreement import beyond_chance, in_words, write_reproduction
@@ -120,6 +121,30 @@ class Answers:
             given[self._mask].fill_(1)
         return [x.to(self.device) for x in given.values()]
 
+    def far(self, model: CompiledModel, sizes: Mapping[str, int]) -> list[Deviation]:
+        """Where the model deviates at values that the others do not reach."""
+
+        def ours(inputs: Tensors) -> Tensors | None:
+            try:
+                return model.call(*inputs)
+            except RequestError:
+                return None
+
+        def asked(call: Callable[[Tensors], Tensors]) -> Callable[[Tensors], Tensors | None]:
+            def answer(inputs: Tensors) -> Tensors | None:
+                try:
+                    return call(inputs)
+                except Exception:  # the user's code may raise anything
+                    return None
+
+            return answer
+
+        names = [spec.name for spec in self.signature.outputs]
+        calls = ours, asked(self._eager), asked(self._reference.exact)
+        with warnings.catch_warnings(), without_tf32():
+            warnings.simplefilter("ignore")  # the model's own, at values that nobody asked for
+            return far_deviations(self.source, shapes_of(self.signature, sizes), names, self.device, calls)
+
     def refuses(self, sizes: Mapping[str, int]) -> bool:
         """Whether PyTorch refuses the model at these sizes."""
         try:
@@ -171,7 +196,10 @@ def check(
         reason = f"PyTorch refuses every shape that was tried: {'; '.join(said)}"
     else:
         notes = (_advice(trials.out_of_range),) if trials.out_of_range else ()
-        confirmed = [tuple(shapes_of(model.signature, sizes).values()) for sizes in trials.accepted]
+        sure = trials.accepted
+        if artifact.report.unproven:
+            sure = [sizes for sizes in sure if not answers.far(model, sizes)]
+        confirmed = [tuple(shapes_of(model.signature, sizes).values()) for sizes in sure]
         limits = tuple(refusals(trials.refused, trials.accepted, answers.refuses))
         return Verdict("", limits, notes, tuple(dict.fromkeys(confirmed)))
     logger.error("%s is served by eager PyTorch: %s", source.name, reason)

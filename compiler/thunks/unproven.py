@@ -21,6 +21,7 @@ from dlcb.compiler.bridge.agreement import (
     without_cudnn,
     without_tf32,
 )
+from dlcb.compiler.bridge.far_values import far_deviations
 from dlcb.compiler.disagreement import beyond_chance, in_words, write_reproduction
 from dlcb.compiler.errors import GuardError, IndexRangeError, RequestError
 from dlcb.compiler.runtime.executor import Ran, Shapes
@@ -125,7 +126,28 @@ class Confirmations:
             found = beyond_chance(rows)
             if not found:
                 break
-        return found
+        return found or self._far(thunk, shapes, place)
+
+    def _far(self, thunk: UnprovenThunk, shapes: Shapes, place: torch.device) -> list[Deviation]:
+        """The deviations at values that normal draws do not reach."""
+
+        def ours(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor] | None:
+            try:
+                return thunk.unchecked(inputs).outputs
+            except RequestError:
+                return None
+
+        def eager(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor] | None:
+            try:
+                with without_cudnn():
+                    return self._eager.run(inputs).outputs
+            except RequestError:
+                return None
+
+        with torch.inference_mode(False), torch.no_grad(), without_tf32(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the model's own
+            calls = ours, eager, self._in_float64
+            return far_deviations(self._source, self._named(shapes), self._outputs, place, calls)
 
     def _rows(
         self,
@@ -134,22 +156,30 @@ class Confirmations:
         eager: Sequence[torch.Tensor],
         exact: Sequence[torch.Tensor],
     ) -> list[Deviation]:
-        names = [spec.name for spec in self._artifact.signature.outputs]
-        return deviations(self._named(shapes), names, ours, eager, exact)
+        return deviations(self._named(shapes), self._outputs, ours, eager, exact)
+
+    @property
+    def _outputs(self) -> list[str]:
+        return [spec.name for spec in self._artifact.signature.outputs]
 
     def _exact(self, inputs: Sequence[torch.Tensor], eager: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """The results in float64; eager's own where the model names a narrower type itself, or goes another
         way in float64."""
+        exact = self._in_float64(inputs)
+        fits = exact is not None and len(exact) == len(eager) and all(map(_near, eager, exact))
+        return exact if exact is not None and fits else eager
+
+    def _in_float64(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor] | None:
+        """None where the model names a narrower type, which float64 operands do not fit."""
         if self._reference is None:
             names = [declared.name for declared in self._source.inputs]
             self._reference = Reference(self._eager.module, names)
         try:
-            exact = self._reference.exact(inputs)
-            return exact if len(exact) == len(eager) and all(map(_near, eager, exact)) else eager
+            return self._reference.exact(inputs)
         except (torch.OutOfMemoryError, torch.AcceleratorError):
             raise
         except RuntimeError:
-            return eager
+            return None
 
     def _close(self, shapes: Shapes, ours: Sequence[torch.Tensor], eager: Sequence[torch.Tensor]) -> bool:
         rows = self._rows(shapes, ours, eager, eager)

@@ -91,6 +91,33 @@ def test_a_callers_infinities_refute_nothing(store) -> None:
     assert model.counters.refuted == 0
 
 
+@pytest.mark.parametrize("operation", ("clamped", "defined", "ended", "nonzero", "untied"))
+def test_what_differs_at_far_values_alone_is_seen(store, operation: str) -> None:
+    source = dataclasses.replace(
+        TWICE, factory="thunk_models:twice_elsewhere", arguments={"operation": operation}
+    )
+    model = twice_model(store, source, confirmed=())
+    assert [served(model, 7)[0] for _ in range(2)] == ["eager", "eager"]
+    assert [served(model, 8)[0] for _ in range(2)] == ["eager", "dynamic"]
+    assert (model.counters.confirmed, model.counters.refuted) == (1, 1)
+
+
+def test_the_load_check_confirms_only_what_agrees_at_far_values(tmp_path: Path) -> None:
+    source = dataclasses.replace(
+        TWICE,
+        factory="thunk_models:twice_elsewhere",
+        arguments={"operation": "clamped"},
+        dims={"rows": (7, 7)},
+    )
+    local = open_store(tmp_path)
+    compiled = compile_model(source, local)
+    assert compiled.report.unproven
+    model = load_model(source, compiled.artifact_key, local)
+    x = numpy.full((7, 5), 100, "float32")
+    for _ in range(2):
+        assert model.run({"x": x}).outputs["out"].max() == 20
+
+
 def test_confirmed_shapes_are_bounded(store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unproven, "_REMEMBERED", 2)
     model = twice_model(store, but(), confirmed=())

@@ -25,6 +25,32 @@ class TwiceBut(torch.nn.Module):
         return x * 3 if x.shape[0] in self.rows else x + x
 
 
+class TwiceElsewhere(torch.nn.Module):
+    """2 x, with one more operation at 7 rows, which changes nothing at values near 0."""
+
+    def __init__(self, operation: str) -> None:
+        super().__init__()
+        self.operation = getattr(self, operation)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.operation(x + x) if x.shape[0] in {7} else x + x
+
+    def clamped(self, x: torch.Tensor) -> torch.Tensor:
+        return x.clamp(-20, 20)
+
+    def defined(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.where(x.isnan(), 0.0, x)
+
+    def ended(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.where(x.isinf(), 0.0, x)
+
+    def nonzero(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.where((x == 0).all(), 1.0, x)
+
+    def untied(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.where(x == x.round(), x + 1, x)
+
+
 class LookupBut(torch.nn.Module):
     """The rows of a table of 10, but of one of 20 for a single list."""
 
@@ -113,6 +139,10 @@ def double() -> torch.nn.Module:
 
 def twice_but(rows: list[int]) -> torch.nn.Module:
     return TwiceBut(rows)
+
+
+def twice_elsewhere(operation: str) -> torch.nn.Module:
+    return TwiceElsewhere(operation)
 
 
 def lookup_but() -> torch.nn.Module:
