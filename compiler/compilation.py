@@ -44,7 +44,11 @@ def compile_model(
         key, artifact = found
         return Compilation(key, artifact.signature, artifact.report.as_cached())
     if options.only_stored:
-        raise ArtifactError(f"'{source.name}' is not in the store, and compiling is refused", stage="find")
+        target = f"{options.target.kind} {options.target.architecture}"
+        raise ArtifactError(
+            f"the kernel cache and its bundle hold no '{source.name}' as it is now for {target}, and compiling "
+            "is refused"
+        )
     driver = importlib.import_module("dlcb.compiler.driver")  # see above
     key, artifact = driver.compile_source(source, store, options, progress)
     return Compilation(key, artifact.signature, artifact.report)
@@ -61,4 +65,4 @@ def pin_model(
         store.pin(key, owner)
     for key in (index, artifact_key):  # a store's memory may hold what other processes look for on disk
         if store.path(key) is None:
-            raise ArtifactError(f"'{source.name}' left the store while it was compiled", stage="find")
+            raise ArtifactError(f"'{source.name}' left the kernel cache while it was compiled: it was emptied")

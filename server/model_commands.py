@@ -75,11 +75,16 @@ def compile_models(
     ] = None,
     device: Device = None,
 ) -> None:
-    """Compile registered models into the kernel cache, and with --bundle into one file."""
+    """Compile registered models into the kernel cache, and with --bundle into one file. Models of any rank
+    are compiled for the ranks of their `bench` shapes, as at a start, and for those of --rank."""
     with exit_codes():
         settings = _settings(config, device)
         store, options = _store(settings), _options(settings)
-        sources = _sources(settings, names or [], ranks or [])
+        sources = [
+            source
+            for model in _models(settings, names or [])
+            for source in _sources(settings, model, [*_benched_ranks(model), *(ranks or [])])
+        ]
         keys: list[str] = []
         for source in sources:
             start = time.perf_counter()
@@ -114,8 +119,8 @@ def explain(
     with exit_codes():
         settings = _settings(config, device)
         options = _options(settings)
-        sources = _sources(settings, [name], ranks or [])
         (model,) = _models(settings, [name])
+        sources = _sources(settings, model, ranks or [])
         for source in sources[1:] or sources:  # a rank that was asked for, rather than the model of any rank
             if source_text or stage:
                 _refuse_any_rank(source)
@@ -178,15 +183,16 @@ def _models(settings: Settings, names: Sequence[str]) -> list[Model]:
     return [repository.versions(name)[0] for name in wanted]
 
 
-def _sources(settings: Settings, names: Sequence[str], ranks: Sequence[int]) -> list[ModelSource]:
-    """The sources of these models; a model of any rank, and then the same at each of `ranks`."""
-    sources = []
-    for model in _models(settings, names):
-        source = model.source(settings.folder)
-        sources.append(source)
-        if any(declared.shape is None for declared in source.inputs):
-            sources += [at_rank(source, rank) for rank in ranks]
-    return sources
+def _sources(settings: Settings, model: Model, ranks: Sequence[int]) -> list[ModelSource]:
+    """The model's source; of a model of any rank, then the same at each of `ranks`, once."""
+    source = model.source(settings.folder)
+    any_rank = any(declared.shape is None for declared in source.inputs)
+    return [source, *(at_rank(source, rank) for rank in dict.fromkeys(ranks if any_rank else ()))]
+
+
+def _benched_ranks(model: Model) -> list[int]:
+    """The ranks that a start compiles for."""
+    return [len(shape) for shape in model.bench if isinstance(shape, tuple)]
 
 
 def at_rank(source: ModelSource, rank: int) -> ModelSource:
