@@ -14,8 +14,9 @@ from dlcb.compiler.bridge.ranks import Ranks
 from dlcb.compiler.bridge.untraced import Untraced
 from dlcb.compiler.bridge.verdicts import BY_SHAPE, DimVerdict
 from dlcb.compiler.errors import CaptureError
-from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.dag import Expr, toposort
 from dlcb.compiler.expr.node import maximum
+from dlcb.compiler.expr.ops import OPS
 from dlcb.compiler.host.footprint import footprint
 from dlcb.compiler.host.program import Program
 from dlcb.compiler.ir.graph import Graph
@@ -32,6 +33,7 @@ from dlcb.compiler.source import ModelSource
 
 BRANCHES = "the program may take another branch at other sizes"
 NOT_WHOLE = "at some sizes PyTorch itself runs the model"
+_CONNECTIVES = {"and": "and", "or": "or", "xor": "!=", "not": "not"}  # of conditions, as Python spells them
 
 
 def describe_signature(
@@ -65,7 +67,7 @@ def describe_signature(
             for graph, other in zip(graphs[1:], solutions[1:], strict=True)
         )
         known = [agreed and {v.value for v in extent.free} <= bound for extent in shape]
-        texts[name] = tuple(_python(e) if k else None for e, k in zip(shape, known, strict=True))
+        texts[name] = tuple(python_text(e) if k else None for e, k in zip(shape, known, strict=True))
         dims = (
             e.value if e.is_const and k else Dim(repr(e), 0, None) for e, k in zip(shape, known, strict=True)
         )
@@ -81,7 +83,7 @@ def describe_signature(
         guards,
         batch,
         padding,
-        _python(reduce(maximum, map(footprint, programs))),
+        python_text(reduce(maximum, map(footprint, programs))),
         fill,
         stacking,
     )
@@ -133,19 +135,23 @@ def _guards(captured: Captured, solution: Solution, bound: set[str]) -> tuple[Gu
         if len(names) > 1 and names <= bound and not names & limited:
             line = _guard_line(guard)
             guards.append(
-                Guard(_python(guard.condition), ", ".join(filter(None, (line.reason, line.source_line))))
+                Guard(python_text(guard.condition), ", ".join(filter(None, (line.reason, line.source_line))))
             )
     return tuple(guards)
 
 
-def _python(e: Expr) -> str:
-    """The expression as text that Python reads alike: there `&` and `|` bind tighter than comparisons."""
-    parts = [f"({_python(arg)})" if arg.args else repr(arg) for arg in e.args]
-    if e.op in ("and", "or"):
-        return f" {e.op} ".join(parts)
+def python_text(e: Expr) -> str:
+    """The expression as text that Python reads alike, as `signature.compile_expression` does: there `&` and
+    `|`, with which expressions show conditions, bind tighter than comparisons."""
+    if not any(node.op in _CONNECTIVES for node in toposort([e])):
+        return repr(e)
+    row = OPS[e.op]
+    texts = [python_text(arg) for arg in e.args]
+    parts = [f"({text})" if arg.args else text for arg, text in zip(e.args, texts, strict=True)]
     if e.op == "not":
         return f"not {parts[0]}"
-    return f"where({', '.join(parts)})" if e.op == "where" else repr(e)
+    joint = _CONNECTIVES.get(e.op, row.symbol)
+    return f" {joint} ".join(parts) if joint else f"{e.op}({', '.join(texts)})"
 
 
 def _batch(

@@ -24,13 +24,19 @@ _ALLOWED_NODES = (
     ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.USub, ast.Not, ast.And, ast.Or,
     ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE,
 )  # fmt: skip
-_FUNCTIONS = {"min": min, "max": max, "where": lambda condition, yes, no: yes if condition else no}
+_FUNCTIONS = {
+    "min": min,
+    "max": max,
+    "abs": abs,
+    "neg": lambda number: -number,
+    "where": lambda condition, yes, no: yes if condition else no,
+}
 
 
 @lru_cache(maxsize=4096)
 def compile_expression(text: str) -> Callable[[Mapping[str, int]], int]:
-    """An integer function of named symbols, from text over + - * // %, comparisons, and/or/not, min, max
-    and where.
+    """An integer function of named symbols, from text over + - * // %, comparisons, and/or/not, min, max,
+    abs, neg and where.
 
     The text is parsed and held against a list of allowed nodes before Python compiles it: an artifact cannot
     smuggle in attribute access, calls or names of ours. ArtifactError when the text holds anything else.
