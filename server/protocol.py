@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from dlcb.server.batcher import Receiving
 from dlcb.server.errors import QueueFull, ServerError, TooLarge
@@ -340,8 +340,8 @@ class TensorProtocol(HttpToolsProtocol):
         cycle = self.cycle
         if cycle is None or self.transport.is_closing():
             return
-        if type(cycle) is Exchange or (cycle.scope["http_version"] == "1.1" and not cycle.response_started):
-            self.transport.write(_CONTINUE)
+        if not self.pipeline and (type(cycle) is Exchange or _may_be_asked(cycle)):
+            self.transport.write(_CONTINUE)  # no answer has begun
         self.loop.call_later(seconds, self._ask_client, 2 * seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -375,3 +375,8 @@ class TensorProtocol(HttpToolsProtocol):
         self.expect_100_continue = any(
             name == b"expect" and value.lower() == b"100-continue" for name, value in headers
         )
+
+
+def _may_be_asked(cycle: RequestResponseCycle) -> bool:
+    """Whether an interim response may be sent within one of uvicorn's exchanges."""
+    return cycle.scope["http_version"] == "1.1" and not cycle.response_started
