@@ -139,11 +139,14 @@ def _without(allowed: Callable[[], bool], allow: Callable[[bool], None]) -> Iter
         allow(before)
 
 
-def without_cudnn() -> AbstractContextManager[None]:
-    """cuDNN plans every convolution at every new shape, for seconds where it is depthwise; PyTorch's own
-    kernels give the same answers, unless cuDNN rounds float32 to TF32."""
-    cudnn = torch.backends.cudnn
-    return _without(lambda: cudnn.enabled, partial(setattr, cudnn, "enabled"))
+@contextmanager
+def without_cudnn() -> Iterator[None]:
+    """cuDNN plans every convolution at every new shape, for seconds where it is depthwise, and attention for
+    60 ms; PyTorch's own kernels give the same answers, unless cuDNN rounds float32 to TF32."""
+    cudnn, cuda = torch.backends.cudnn, torch.backends.cuda
+    convolutions = _without(lambda: cudnn.enabled, partial(setattr, cudnn, "enabled"))
+    with convolutions, _without(cuda.cudnn_sdp_enabled, cuda.enable_cudnn_sdp):
+        yield
 
 
 def without_tf32() -> AbstractContextManager[None]:

@@ -6,10 +6,10 @@ so none of them lists operators."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import (
@@ -116,17 +116,30 @@ def _broadcast(size: Expr, coordinate: Expr) -> Expr:
 
 
 _readings: WeakKeyDictionary[Node, Reading] = WeakKeyDictionary()  # nodes never change
+_alike: WeakValueDictionary[Hashable, Reading] = WeakValueDictionary()  # of equal nodes, as equal layers have
 
 
 def read(node: Node) -> Reading:
     """The reads of a node with an `at` rule and one result."""
-    if node not in _readings:
-        out = tuple(index(f"i{axis}", size) for axis, size in enumerate(node.result.shape))
-        extents = node.op.over(*(v.type for v in node.inputs), **node.attributes) if node.op.over else ()
-        over = tuple(index(f"r{axis}", size) for axis, size in enumerate(extents))
-        body, accesses = _element(node, out, over)
-        _readings[node] = Reading(out, over, accesses, body)
-    return _readings[node]
+    reading = _readings.get(node)
+    if reading is None:
+        types = tuple(value.type for value in (*node.inputs, node.result))
+        key = None if any(map(is_computed, node.inputs)) else (node.op, node.content, types)
+        reading = _alike.get(key)
+        if reading is None:
+            reading = _read(node)
+            if key is not None:
+                _alike[key] = reading
+        _readings[node] = reading
+    return reading
+
+
+def _read(node: Node) -> Reading:
+    out = tuple(index(f"i{axis}", size) for axis, size in enumerate(node.result.shape))
+    extents = node.op.over(*(v.type for v in node.inputs), **node.attributes) if node.op.over else ()
+    over = tuple(index(f"r{axis}", size) for axis, size in enumerate(extents))
+    body, accesses = _element(node, out, over)
+    return Reading(out, over, accesses, body)
 
 
 def from_coordinates(value: Value, coordinates: Sequence[Expr]) -> Expr | None:
