@@ -123,6 +123,7 @@ class _Inference:
         self.columns = columns
         self.terms: dict[tuple[_Key, int], Expr] = {}  # of windows written out
         self.loops: list[Expr] = []  # every loop index so far
+        self.checks: dict[Expr, bool] = {}  # whether an expression holds an index check
 
     def run(self) -> Scalars:
         anchor = self.group.anchor
@@ -204,7 +205,7 @@ class _Inference:
             return self._written_out(node, coordinates, guard)
         operands = [_Operand(self, operand, node, guard) for operand in node.inputs]
         scalar = node.op.at(coordinates, self._over(node, coordinates), *operands, **node.attributes)
-        scalar = _checked_under(guard, scalar)
+        scalar = self._checked_under(guard, scalar)
         if node.op.kind == "pointwise" and all(operand.dtype is not value.dtype for operand in node.inputs):
             scalar = cast(scalar, value.dtype)  # the user asks for this type, so the number is rounded to it
         # other results of a half type stay wide until they are stored, as does a plain number, with which
@@ -224,11 +225,31 @@ class _Inference:
         for place in range(last.args[0].value):
             if (key, place) not in self.terms:
                 term = node.op.at(coordinates, (*loops, as_expr(place)), *operands, **node.attributes)
-                self.terms[key, place] = _computed(_checked_under(guard, term), node.result.dtype)
+                self.terms[key, place] = _computed(self._checked_under(guard, term), node.result.dtype)
             term = self.terms[key, place]
             total = term if total is None else apply(FOLDS[node.op.fold].join, total, term)
         assert total is not None
         return reduce(node.op.fold, loops, total)
+
+    def _checked_under(self, guard: Expr, scalar: Expr) -> Expr:
+        """`scalar` with its index checks made only where it is wanted: elsewhere its loads give zeros, no
+        indices."""
+        wanted = set(conditions(guard))
+        if not wanted or not self._holds_check(scalar):
+            return scalar
+        replace: dict[Expr, Expr] = {}
+        for node in toposort([scalar], self.checks.__getitem__):
+            if node.op == "check" and not wanted <= set(conditions(node.args[4])):
+                *place, own = rebuild(list(node.args), replace, remake)
+                replace[node] = remake(node, (*place, apply("and", guard, own)))
+        return rebuild([scalar], replace, remake)[0] if replace else scalar
+
+    def _holds_check(self, scalar: Expr) -> bool:
+        """Whether there is a check in `scalar`; each node is looked at once in a group, not once an
+        element."""
+        for node in toposort([scalar], lambda each: each not in self.checks):
+            self.checks[node] = node.op == "check" or any(self.checks[arg] for arg in node.args)
+        return self.checks[scalar]
 
     def _over(self, node: Node, coordinates: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """The loop indices of a reduction. Loops of equal extent share an index where they are not nested:
@@ -305,18 +326,6 @@ class _Operand:
         if _zero_outside(element, both) and otherwise.is_const and otherwise.value == 0:
             return element
         return where(guard, element, otherwise)
-
-
-def _checked_under(guard: Expr, scalar: Expr) -> Expr:
-    """`scalar` with its index checks made only where it is wanted: elsewhere its loads give zeros, no
-    indices."""
-    wanted = set(conditions(guard))
-    replace: dict[Expr, Expr] = {}
-    for node in toposort([scalar]) if wanted else ():
-        if node.op == "check" and not wanted <= set(conditions(node.args[4])):
-            *place, own = rebuild(list(node.args), replace, remake)
-            replace[node] = remake(node, (*place, apply("and", guard, own)))
-    return rebuild([scalar], replace, remake)[0] if replace else scalar
 
 
 def _zero_outside(element: Expr, guard: Expr) -> bool:
