@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import sympy
@@ -20,12 +20,13 @@ from torch._export.utils import _compiling_state_context
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, SLoc, StatelessSymbolicContext
 
-from dlcb.compiler.bridge import python_sizes
+from dlcb.compiler.bridge import kinds, python_sizes
+from dlcb.compiler.bridge.bytecode import Ran, catches, tells_apart
 from dlcb.compiler.bridge.capture import bound, short, user_code
 from dlcb.compiler.bridge.fake_calls import FakeCalls
 from dlcb.compiler.bridge.indexing import ExplicitSlices
 from dlcb.compiler.bridge.record import user_place
-from dlcb.compiler.bridge.seen import Numbers, Seen, numbers
+from dlcb.compiler.bridge.seen import Numbers, Place, Seen, numbers
 from dlcb.compiler.bridge.symbolic import Untranslatable, condition, number
 from dlcb.compiler.bridge.unchanged import unchanged
 from dlcb.compiler.errors import CaptureError
@@ -39,7 +40,13 @@ _TAKEN = {"guard_int", "guard_float"}
 # what they are given becomes data, whose values may decide more
 _MAKE_DATA = (torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor)
 _UNHASHED = "/einops/"  # goes the same way with sizes that have no hash, as symbolic ones do in PyTorch
+# asks whether it is traced, and gives the same either way
+_EITHER_WAY = ("transformers",)
+_RELAYED = (kinds.__file__, python_sizes.__file__)  # they ask for the user's code
 _SYMBOLIC = ("symbolic_shapes.py", "sym_node.py", "recording.py", "torch/__init__.py")
+
+
+Met = tuple[str, Place, Numbers]  # a call's operator, the user's line, and its numbers
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,9 @@ class _Recorder(ShapeEnv):
         self.hints: dict[Any, sympy.Integer] = {}  # the sample's sizes
         self.unfollowed: list[str] = []  # what left no condition behind
         self.refused: list[str] = []  # calls that raised
+        self.ran: dict[int, Ran] = {}  # the user's functions that call PyTorch
+        self.within = 0  # calls of PyTorch that are running
+        self._places: set[tuple[int, int]] = set()  # of the user's code that were looked at
 
     def create_symbol(self, *arguments: Any, **keywords: Any) -> Any:
         """Of a size PyTorch supposes that it is positive, and answers `n == 0` itself."""
@@ -89,7 +99,8 @@ class _Recorder(ShapeEnv):
 
     def tell(self, frame: FrameType, what: str) -> bool:
         """Note that the code of this frame asked for `what`, if it is the user's."""
-        place = "" if _UNHASHED in frame.f_code.co_filename else _line(frame)
+        asker = _behind(frame)
+        place = "" if asker is None or _UNHASHED in asker.f_code.co_filename else _line(asker)
         if place:
             self.unfollowed.append(f"{what} at {place}")
         return bool(place)
@@ -97,6 +108,39 @@ class _Recorder(ShapeEnv):
     def refuse(self, func: Any, frame: FrameType) -> None:
         """Note a call that raised: where the program goes on all the same, it may go otherwise elsewhere."""
         self.refused.append(f"{getattr(func, '__name__', func)} is refused, and caught, at {_place(frame)}")
+
+    def traced(self, frame: FrameType, what: str) -> bool:
+        """Note that the code of this frame asked whether it is a real forward that it is in."""
+        asker = _behind(frame)
+        return asker is not None and not _goes_either_way(asker.f_globals) and self.tell(asker, what)
+
+    def divides(self, frame: FrameType, divisor: Any) -> None:
+        """Note that the user's code divides by a size, which Python refuses where that is zero."""
+        if place := _line(_behind(frame)):
+            nonzero = sympy.Ne(divisor.node.expr, 0)
+            self.asked.append((nonzero, nonzero.xreplace(self.hints), place))
+
+    def sized(self, tensor: torch.Tensor, frame: FrameType | None) -> None:
+        """Note that something is asked of a tensor's layout, which is another where a size is 0 or 1."""
+        for size in tensor.shape:
+            if isinstance(size, torch.SymInt) and (place := _line(frame)):
+                many = sympy.Ge(size.node.expr, 2)
+                self.asked.append((many, many.xreplace(self.hints), place))
+
+    def met(self, frame: FrameType | None, may_raise: bool = True) -> None:
+        """Note which of the user's functions are on the way to a call of PyTorch, and whether any would catch
+        what that refuses at other sizes."""
+        while frame is not None and frame.f_code is not _COLLECT:
+            code = frame.f_code
+            if not code.co_filename.startswith((_TORCH, _HERE, "<frozen")):
+                if id(code) not in self.ran:
+                    self.ran[id(code)] = Ran(code, frame.f_globals, _callables(frame))
+                key = (id(code), frame.f_lasti)
+                if may_raise and key not in self._places:
+                    self._places.add(key)
+                    if catches(frame):
+                        self.unfollowed.append(f"what PyTorch refuses is caught at {_line(frame)}")
+            frame = frame.f_back
 
     def hurry(self) -> None:
         if time.thread_time() > self.deadline:
@@ -114,11 +158,36 @@ class _Recorder(ShapeEnv):
             place = _asker(sys._getframe(1))
             if place:
                 self.asked.append((expression, answer, place))
+            elif not self.within:
+                self.met(sys._getframe(1))
         return answer
 
     def _get_stack_summary(self, *_: Any, **__: Any) -> tuple[SLoc, str]:
         """Whom PyTorch would name in a message: it loads its compilers to tell its own files from others."""
         return SLoc(None, None), ""
+
+
+def _behind(frame: FrameType | None) -> FrameType | None:
+    """Who asks, where what we put in PyTorch's or Python's place stands between."""
+    while frame is not None and frame.f_code.co_filename in _RELAYED:
+        frame = frame.f_back
+    return frame
+
+
+def _callables(frame: FrameType) -> tuple[Any, ...]:
+    """What a function was given, or holds in its closure, that it may call."""
+    return tuple(
+        each for each in frame.f_locals.values() if callable(each) and not isinstance(each, nn.Module)
+    )
+
+
+def _is_harmless(file: str, scope: Mapping[str, Any]) -> bool:
+    return kinds.is_library(file) or _goes_either_way(scope)
+
+
+def _goes_either_way(scope: Mapping[str, Any]) -> bool:
+    """Whether this is code of a library that asks how it is run, and gives the same."""
+    return str(scope.get("__name__", "")).partition(".")[0] in _EITHER_WAY
 
 
 def _asker(frame: FrameType | None) -> str:
@@ -134,7 +203,7 @@ def _asker(frame: FrameType | None) -> str:
     if frame.f_code is ExplicitSlices.__torch_function__.__code__:  # a call with the size as an argument
         if not converted and frame.f_locals["func"] not in _MAKE_DATA:
             return ""
-        frame = frame.f_back
+        frame = frame.f_back and frame.f_back.f_back  # `_Questions` stands between
     return _line(frame) if converted or not asked.isdisjoint(_TAKEN) else ""
 
 
@@ -151,6 +220,31 @@ def _place(frame: FrameType) -> str:
     return f"{short(place[0])}:{place[1]}" if place is not None else ""
 
 
+class _Questions(ExplicitSlices):
+    """Tells of each call of PyTorch from the user's code, before it is made."""
+
+    def __init__(self, recorder: _Recorder) -> None:
+        super().__init__(recorder.refuse)
+        self._recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        recorder = self._recorder
+        frame = sys._getframe(1)
+        if func in _OF_LAYOUT:
+            recorder.sized(args[0], frame)
+        if recorder.within:
+            return super().__torch_function__(func, types, args, kwargs)
+        recorder.met(frame, may_raise=getattr(func, "__name__", "") != "__get__")
+        recorder.within += 1
+        try:
+            return super().__torch_function__(func, types, args, kwargs)
+        finally:
+            recorder.within -= 1
+
+
+_OF_LAYOUT = (torch.Tensor.is_contiguous, torch.Tensor.stride)
+
+
 class _Calls(FakeCalls):
     """Notes each call that has a size among its arguments, and what the number of pieces of a tensor says of
     its size."""
@@ -158,17 +252,28 @@ class _Calls(FakeCalls):
     def __init__(self, mode: FakeTensorMode, recorder: _Recorder) -> None:
         super().__init__(mode, symbolic=True)
         self.recorder = recorder
-        self.calls: list[tuple[str, tuple[str, int] | None, Numbers]] = []
+        self.calls: list[Met] = []
 
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         self.recorder.hurry()
         given = numbers(args, kwargs)
+        if getattr(func, "overloadpacket", None) is torch.ops.aten.squeeze:
+            self._squeezed(*args)
         if given:
             self.calls.append((str(func), user_place(sys._getframe(1)), given))
         result = super().call(func, args, kwargs)
         if isinstance(result, (list, tuple)):
             self._pieces(func, args, len(result))
         return result
+
+    def _squeezed(self, x: torch.Tensor, axes: Any = None) -> None:
+        """Code may go by the number of axes that are left."""
+        which = range(x.dim()) if axes is None else axes if isinstance(axes, (list, tuple)) else (axes,)
+        for size in (x.shape[axis] for axis in which):
+            if isinstance(size, torch.SymInt):
+                other = sympy.Ne(size.node.expr, 1)
+                answer = other.xreplace(self.recorder.hints)
+                self.recorder.asked.append((other, answer, _place(sys._getframe(2))))
 
     def _pieces(self, func: Any, args: tuple, count: int) -> None:
         """Code may go by the number of pieces alone, which is in no trace."""
@@ -201,7 +306,7 @@ def collect(
     recorder = _Recorder(time.thread_time() + seconds)
     symbols: dict[Any, Expr] = {}
     missing = ""
-    calls: list[tuple[str, tuple[str, int] | None, Numbers]] = []
+    calls: list[Met] = []
     try:
         with user_code("the symbolic forward"), unchanged(module), torch.no_grad():
             mode = FakeTensorMode(shape_env=recorder, allow_non_fake_inputs=True)
@@ -214,19 +319,23 @@ def collect(
             forward = _Calls(mode, recorder)
             calls = forward.calls
             # as traces are recorded: some code takes another way under a compiler
-            asking = python_sizes.answered(recorder.value, recorder.tell)
+            asking = python_sizes.answered(recorder.value, recorder.tell, recorder.divides)
             with (
                 asking,
+                kinds.as_real(recorder.traced),
                 _compiling_state_context(),
+                kinds.compiling(recorder.traced),
                 mode,
                 enable_python_dispatcher(),
-                ExplicitSlices(recorder.refuse),
+                _Questions(recorder),
                 forward,
             ):
                 module(*arguments, **keywords)
     except CaptureError as error:
         missing = error.message
     missing = next(iter(recorder.unfollowed), missing or next(iter(recorder.refused), ""))
+    if not missing and (asker := tells_apart(recorder.ran.values(), _methods(module), _is_harmless)):
+        missing = f"sizes may be told from numbers at {_start(asker)}"
     if missing == _TOO_LONG:
         missing = f"{_TOO_LONG} than {seconds:g} s of processor time"
     found: dict[Expr, Branch] = {}
@@ -238,26 +347,50 @@ def collect(
             continue
         if not assumed.is_const:
             found.setdefault(assumed, Branch(assumed, place))
-    seen = _seen(calls, symbols)
+    seen, unsaid = _seen(calls, symbols)
+    missing = missing or unsaid
     seen.complete = not missing  # else numbers in it may follow sizes unseen
     return Branches(tuple(found.values()), missing, seen)
 
 
-def _seen(calls: Sequence[tuple[str, tuple[str, int] | None, Numbers]], symbols: Mapping[Any, Expr]) -> Seen:
-    """The calls with our expressions in place of PyTorch's; None for what has no counterpart."""
-    seen = Seen()
+_COLLECT = collect.__code__
+
+
+def _methods(module: nn.Module) -> dict[str, list[Any]]:
+    """What attributes of a module's parts may be called, by name."""
+    parts = list(module.modules())
+    bases = {base for part in parts for base in type(part).__mro__}
+    own = [base for base in bases if base.__module__.partition(".")[0] not in ("torch", "builtins")]
+    found: dict[str, list[Any]] = {}
+    for scope in (*map(vars, own), *map(vars, parts)):
+        for name, value in scope.items():
+            if callable(value) or isinstance(value, (property, staticmethod, classmethod)):
+                found.setdefault(name, []).append(value)
+    return found
+
+
+def _start(code: CodeType) -> str:
+    return f"{short(code.co_filename)}:{code.co_firstlineno}"
+
+
+def _seen(calls: Sequence[Met], symbols: Mapping[Any, Expr]) -> tuple[Seen, str]:
+    """The calls with our expressions in place of PyTorch's, and the first that has no counterpart, which
+    stands there as None."""
+    seen, unsaid = Seen(), ""
     for target, place, given in calls:
         ours: Numbers = {}
         for path, value in given.items():
             if isinstance(value, (torch.SymInt, torch.SymFloat)):
                 try:
                     ours[path] = number(value.node.expr, symbols)
-                except Untranslatable:
+                except Untranslatable as error:
                     ours[path] = None
+                    line = f"{short(place[0])}:{place[1]}" if place else target
+                    unsaid = unsaid or f"the number {error} at {line} has no counterpart"
             else:
                 ours[path] = value
         seen.add(target, place, ours)
-    return seen
+    return seen, unsaid
 
 
 def _symbolic(

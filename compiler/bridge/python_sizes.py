@@ -1,7 +1,7 @@
 """Python's own questions to a symbolic size: its hash, its digits, quotient and remainder at once. PyTorch
 answers some with the name of a symbol, after which the user's code goes another way than with an int, and
 refuses others, which that code may catch. Here the digits are the sample's, and each question is told, since
-it leaves no condition behind."""
+it leaves no condition behind; that a division is one by zero becomes a condition."""
 
 from __future__ import annotations
 
@@ -13,19 +13,35 @@ from typing import Any
 
 import torch
 
+from dlcb.compiler.bridge.kinds import Tell
+
 Value = Callable[[Any], Any]  # a symbolic number -> what it is at the sample's sizes
-Tell = Callable[[FrameType, str], bool]  # who asks, and for what -> whether that is the user's code
+Divides = Callable[[FrameType, Any], None]  # who divides by which symbolic number
+_DIVISIONS = ("floordiv", "truediv", "mod")
 
 
 @contextmanager
-def answered(value: Value, tell: Tell) -> Iterator[None]:
-    """While it is entered, the user's code learns nothing of a size that `tell` is not told of."""
+def answered(value: Value, tell: Tell, divides: Divides) -> Iterator[None]:
+    """While it is entered, the user's code learns nothing of a size that `tell` or `divides` is not told
+    of."""
+    size = torch.SymInt
     rows: list[tuple[type, str, Callable[..., Any]]] = [
-        (torch.SymInt, "__hash__", _told(torch.SymInt.__hash__, tell)),  # answered, it would stay in a cache
-        (torch.SymInt, "__divmod__", lambda a, b: (a // b, a % b)),
-        (torch.SymInt, "__rdivmod__", lambda a, b: (b // a, b % a)),
+        (size, "__hash__", _told(size.__hash__, tell)),  # answered, it would stay in a cache
+        (size, "__invert__", lambda a: -a - 1),
+        (size, "__deepcopy__", lambda a, memo: a),
+        (size, "__copy__", lambda a: a),
+        (size, "__reduce_ex__", _stored(value, tell)),
+        (size, "__getattr__", _rest(value, tell)),
     ]
-    for symbolic in (torch.SymInt, torch.SymFloat):
+    over = {name: _dividing(getattr(size, f"__{name}__"), divides, 1) for name in _DIVISIONS}
+    under = {name: _dividing(getattr(size, f"__r{name}__"), divides, 0) for name in _DIVISIONS}
+    rows += [(size, f"__{name}__", function) for name, function in over.items()]
+    rows += [(size, f"__r{name}__", function) for name, function in under.items()]
+    rows += [
+        (size, "__divmod__", lambda a, b: (over["floordiv"](a, b), over["mod"](a, b))),
+        (size, "__rdivmod__", lambda a, b: (under["floordiv"](a, b), under["mod"](a, b))),
+    ]
+    for symbolic in (size, torch.SymFloat):
         rows.append((symbolic, "__repr__", _as_text(symbolic.__repr__, repr, value, tell)))
         rows.append((symbolic, "__format__", _as_text(symbolic.__format__, format, value, tell)))
     before = [(kind, name, vars(kind).get(name)) for kind, name, _ in rows]
@@ -58,3 +74,35 @@ def _as_text(
         return original(self, *specification)
 
     return asked
+
+
+def _stored(value: Value, tell: Tell) -> Callable[..., Any]:
+    def asked(self: Any, protocol: Any) -> Any:
+        tell(sys._getframe(1), "a size is stored")
+        return int, (value(self),)
+
+    return asked
+
+
+def _rest(value: Value, tell: Tell) -> Callable[..., Any]:
+    """What an int has and a symbolic size has not."""
+
+    def asked(self: Any, name: str) -> Any:
+        if name.startswith("_") or not hasattr(int, name):
+            raise AttributeError(f"'int' object has no attribute '{name}'")
+        tell(sys._getframe(1), f"'{name}' of a size is asked")
+        return getattr(value(self), name)
+
+    return asked
+
+
+def _dividing(original: Callable[..., Any], divides: Divides, divisor: int) -> Callable[..., Any]:
+    """A division one of whose two operands, the one at `divisor`, is what is divided by."""
+
+    def divided(*operands: Any) -> Any:
+        by = operands[divisor]
+        if isinstance(by, torch.SymInt):
+            divides(sys._getframe(1), by)
+        return original(*operands)
+
+    return divided

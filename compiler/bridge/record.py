@@ -30,6 +30,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from dlcb.compiler.bridge.fake_calls import FakeCalls, Unrecordable
+from dlcb.compiler.bridge.kinds import as_real
 from dlcb.compiler.bridge.weights import Parameters
 
 _TORCH = f"{Path(torch.__file__).parent}/"  # of its neighbours, torchvision is another
@@ -96,7 +97,7 @@ def record(
     for name, fake in zip(names, given, strict=True):
         calls.bring(name, fake)
     call_keywords = dict(zip(keywords, given[len(arguments) :], strict=True))
-    with _compiling_state_context(), mode, enable_python_dispatcher(), calls:
+    with as_real(), _compiling_state_context(), mode, enable_python_dispatcher(), calls:
         try:
             result = module(*given[: len(arguments)], **call_keywords)
         except _UNFOLLOWED as error:

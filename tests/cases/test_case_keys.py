@@ -79,7 +79,7 @@ def test_a_number_that_no_condition_can_say_is_explained_by_traces(store, factor
 
 def test_what_is_caught_may_be_broadcast(store):
     case = compiled(store, "broadcast_or_caught", {"x": ("n", 4)})
-    assert "is refused, and caught" in case.report.unproven
+    assert "refuses is caught" in case.report.unproven
     for n in (*SIZES, *SIZES):
         x = random(n, 4)
         assert torch.equal(case.model.call(x)[0], case.reference.eager([x])[0])

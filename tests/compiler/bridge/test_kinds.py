@@ -1,0 +1,281 @@
+"""The user's code cannot tell a symbolic size from a number, nor a fake tensor from a real one, unless that
+is said: at 13 rows, where these programs do something else, a condition fails or the model is unproven."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import numbers
+import operator
+import pickle
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from captured_programs import Program, as_array, captured, graph_outputs
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from dlcb.compiler.bridge import kinds
+from dlcb.compiler.bridge.guards import Branches, collect
+from dlcb.compiler.expr.node import evaluate, size
+
+N = size("n")
+Asked = Callable[[Any], bool]
+
+
+def branches(function: Callable[[Tensor], Tensor]) -> Branches:
+    return collect(Program(function).eval(), {"x": torch.zeros(7, 4)}, {"x": [N, 4]}, 20.0)
+
+
+def served(found: Branches) -> set[int]:
+    return {n for n in (7, 8, 13, 64) if all(evaluate(each.condition, {"n": n}) for each in found.found)}
+
+
+def name_of(asked: Asked) -> str:
+    return asked.__name__
+
+
+def is_int(n: Any) -> bool:
+    return isinstance(n, int)
+
+
+def is_no_symbol(n: Any) -> bool:
+    return not isinstance(n, torch.SymInt)
+
+
+def is_a_number(n: Any) -> bool:
+    return isinstance(n, numbers.Integral)
+
+
+def is_one_of(n: Any) -> bool:
+    return isinstance(n, int | float)
+
+
+def type_is_int(n: Any) -> bool:
+    return type(n) is int
+
+
+def type_equals_int(n: Any) -> bool:
+    return type(n) == int  # noqa: E721
+
+
+def type_in_a_table(n: Any) -> bool:
+    return {int: True, float: True}.get(type(n), False)
+
+
+def name_of_the_type(n: Any) -> bool:
+    return type(n).__name__ == "int"
+
+
+def type_below_int(n: Any) -> bool:
+    return issubclass(type(n), int)
+
+
+def no_node(n: Any) -> bool:
+    return not hasattr(n, "node")
+
+
+def no_node_to_get(n: Any) -> bool:
+    return getattr(n, "node", None) is None
+
+
+def no_node_listed(n: Any) -> bool:
+    return "node" not in dir(n)
+
+
+def the_same_copied(n: Any) -> bool:
+    return copy.deepcopy(n) == n
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        *(is_int, is_no_symbol, is_a_number, is_one_of, type_is_int, type_equals_int, type_in_a_table),
+        *(name_of_the_type, type_below_int, no_node, no_node_to_get, no_node_listed, the_same_copied),
+    ],
+    ids=name_of,
+)
+def test_a_size_is_a_number(asked: Asked) -> None:
+    found = branches(lambda x: x * 2 if asked(x.shape[0]) and x.shape[0] == 13 else x + 1)
+    assert (served(found), found.missing) == ({7, 8, 64}, "")
+
+
+@functools.singledispatch
+def dispatched(n: Any) -> bool:
+    return False
+
+
+@dispatched.register
+def _(n: int) -> bool:
+    return n == 13
+
+
+def same_object(n: Any) -> bool:
+    thirteen = 13
+    return n is thirteen
+
+
+def same_object_asked(n: Any) -> bool:
+    return operator.is_(n, 13)
+
+
+def same_address(n: Any) -> bool:
+    return id(n) == id(13)
+
+
+def class_of_it(n: Any) -> bool:
+    return n.__class__ is int and n == 13
+
+
+def class_that_matches(n: Any) -> bool:
+    match n:
+        case int(value):
+            return value == 13
+    return False
+
+
+def as_large_as_a_number(n: Any) -> bool:
+    return sys.getsizeof(n) == sys.getsizeof(5) and n == 13
+
+
+def real_part(n: Any) -> bool:
+    return n.real == 13
+
+
+def real_part_to_get(n: Any) -> bool:
+    return getattr(n, "real", None) == 13
+
+
+def stored(n: Any) -> bool:
+    return pickle.loads(pickle.dumps(n)) == 13
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        *(same_object, same_object_asked, same_address, class_of_it, class_that_matches),
+        *(as_large_as_a_number, real_part, real_part_to_get, stored, dispatched),
+    ],
+    ids=name_of,
+)
+def test_what_tells_a_size_from_a_number_is_said(asked: Asked) -> None:
+    assert branches(lambda x: x * 2 if asked(x.shape[0]) else x + 1).missing
+
+
+def test_none_and_its_like_are_no_sizes() -> None:
+    def function(x: Tensor, mask: Tensor | None = None, flag: bool = True) -> Tensor:
+        if mask is None and flag is True and x.dtype is torch.float32:
+            return x + 1
+        return x
+
+    assert branches(function) == Branches(())
+
+
+def shapes_broadcast(x: Tensor) -> Tensor:
+    try:
+        torch.broadcast_shapes(x.shape[:1], (13,))
+    except RuntimeError:
+        return x + 1
+    return x * 2
+
+
+def nothing_is_divided(x: Tensor) -> Tensor:
+    try:
+        _ = 5 // (x.shape[0] - 13)
+    except ZeroDivisionError:
+        return x * 2
+    return x + 1
+
+
+def refused_far_above(x: Tensor) -> Tensor:
+    def inner() -> Tensor:
+        return x + x.new_ones(x.shape[0] - 1 if x.shape[0] > 12 else x.shape[0], 1)
+
+    try:
+        return inner()
+    except Exception:
+        return x
+
+
+@pytest.mark.parametrize("function", [shapes_broadcast, nothing_is_divided, refused_far_above], ids=name_of)
+def test_refusals_that_are_caught(function: Callable[[Tensor], Tensor]) -> None:
+    found = branches(function)
+    assert "caught" in found.missing or 13 not in served(found)
+
+
+def keeps_going(x: Tensor) -> Tensor:
+    try:
+        with torch.no_grad():
+            return x + 1
+    finally:
+        x.dim()
+
+
+def other_exceptions(x: Tensor) -> Tensor:
+    try:
+        return x.softmax(1)
+    except (TypeError, AttributeError):
+        return x
+
+
+@pytest.mark.parametrize("function", [keeps_going, other_exceptions], ids=name_of)
+def test_what_catches_no_refusal_stays_proven(function: Callable[[Tensor], Tensor]) -> None:
+    assert branches(function) == Branches(())
+
+
+def plain_tensor(x: Tensor) -> bool:
+    return type(x) is Tensor
+
+
+def not_fake(x: Tensor) -> bool:
+    return not isinstance(x, FakeTensor)
+
+
+def not_compiling(x: Tensor) -> bool:
+    return not torch.compiler.is_compiling()
+
+
+def not_exporting(x: Tensor) -> bool:
+    return not torch.compiler.is_exporting()
+
+
+@pytest.mark.parametrize("asked", [plain_tensor, not_fake, not_compiling, not_exporting], ids=name_of)
+def test_code_that_asks_whether_it_is_traced(asked: Callable[[Tensor], bool]) -> None:
+    def function(x: Tensor) -> Tensor:
+        return x * 2 if asked(x) and x.shape[0] == 13 else x + 1
+
+    found = captured(function, ("n", 4))
+    if found.unproven:
+        return
+    x = torch.randn(13, 4)
+    graphs = (found, *found.others)
+    serving = [
+        each
+        for each in graphs
+        if all(evaluate(guard.condition, {"n": 13}) for guard in each.graph.system.solve().guards)
+        and each.verdicts[0].size in ("n", 13)
+    ]
+    for each in serving[:1]:
+        (ours,) = graph_outputs(each, {"x0": x})
+        torch.testing.assert_close(torch.from_numpy(ours), torch.from_numpy(as_array(function(x))))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: x * (x.shape[0] & 5), lambda x: x * (x.shape[0] | 1), lambda x: x * (2 ** x.shape[0] % 7)],
+    ids=["and", "or", "power"],
+)
+def test_a_number_that_cannot_be_followed_is_said(function: Callable[[Tensor], Tensor]) -> None:
+    assert "the number" in branches(function).missing
+
+
+def test_modules_get_their_names_back() -> None:
+    before = dict(globals())
+    with kinds.as_real():
+        assert isinstance(int, type) and type("C", (), {}).__name__ == "C"
+        assert type(int) == type  # noqa: E721
+        assert globals()["isinstance"] is not before.get("isinstance")
+    assert dict(globals()) == before
