@@ -6,9 +6,7 @@ as a whole, since freeing one graph may free nothing.
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -20,10 +18,7 @@ from dlcb.compiler.runtime.plan import Plan
 from dlcb.compiler.runtime.types import TORCH
 
 _WARM_RUNS = 2  # the first of a hot plan is when libraries plan their calls
-_JUDGED_CALLS = 3  # a round
-_JUDGED_MILLISECONDS = 20.0  # after so many no further round
-# milliseconds of the host around a run, which hide behind a replay's one launch and not behind many
-_AROUND = 0.01
+_COPIED_A_LAUNCH = 7 << 20  # bytes; a fast GPU copies them while a host launches one kernel, 3 to 4 us
 
 logger = logging.getLogger(__name__)
 
@@ -47,24 +42,20 @@ class RecordedPlan:
     def run(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """As `Plan.run` and `Plan.show`, on the current stream."""
         self._plan.expect()
-        shown = self.replay(inputs)
-        self._plan.verify()
-        return shown
-
-    def replay(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """As `run`, whatever indices are met."""
         for fixed, given in zip(self._inputs, inputs, strict=True):
             fixed.copy_(given, non_blocking=True)
         self._graph.replay()
-        return tuple([tensor.clone() for tensor in self._outputs])
+        shown = tuple([tensor.clone() for tensor in self._outputs])
+        self._plan.verify()
+        return shown
 
 
 class Recorder:
     """Records plans of any number of executors on one device.
 
-    A plan is worth it after `least_runs` runs, when the inputs and outputs that each replay copies are no
-    larger than `copied_bytes`, and when replays turn out to be faster than runs, by the best of so many
-    `rounds` (0: that is not asked). When the pool has grown beyond `limit_bytes`, all its graphs are dropped.
+    A plan is worth it after `least_runs` runs, and when the inputs and outputs that each replay copies are no
+    larger than `copied_bytes`, nor take longer than the launches that it saves. When the pool has grown
+    beyond `limit_bytes`, all its graphs are dropped.
     """
 
     def __init__(
@@ -75,10 +66,9 @@ class Recorder:
         least_launches: int = 3,
         copied_bytes: int = 64 << 20,
         limit_bytes: int = 2 << 30,
-        rounds: int = 5,
     ) -> None:
         self._device, self._least_runs, self._least_launches = device, least_runs, least_launches
-        self._copied_bytes, self._limit_bytes, self._rounds = copied_bytes, limit_bytes, rounds
+        self._copied_bytes, self._limit_bytes = copied_bytes, limit_bytes
         self._stream = torch.cuda.Stream(device)
         self._recorded: WeakSet[Plan] = WeakSet()
         # graphs have an arena of their own, so that a larger shape served meanwhile does not undo them
@@ -100,22 +90,18 @@ class Recorder:
             return False
         inputs = self._fixed_inputs(executor, plan)
         copied = sum(tensor.nbytes for tensor in inputs) + executor.output_bytes(plan.concrete)
-        if copied > self._copied_bytes:
+        if copied > min(self._copied_bytes, plan.launches * _COPIED_A_LAUNCH):
             plan.recordable = False
             return self.promote(executor)
         try:
-            recorded = self._record(executor, plan, inputs)
+            plan.give_way(self._record(executor, plan, inputs))
         except (
             RuntimeError
         ) as error:  # an operator that waits for the device, or no memory: it runs as before
             plan.recordable = False
             logger.warning("a plan of %s cannot be recorded: %s", executor.program.name, error)
             return False
-        if recorded is None:
-            plan.recordable = False
-        else:
-            plan.give_way(recorded)
-            self._recorded.add(plan)
+        self._recorded.add(plan)
         if self.bytes > self._limit_bytes:
             self.drop()
         return True
@@ -137,14 +123,14 @@ class Recorder:
             for shape, kind in zip(shapes, kinds, strict=True)
         ]
 
-    def _record(self, executor: Executor, plan: Plan, inputs: Sequence[torch.Tensor]) -> RecordedPlan | None:
-        """None where copying its inputs and outputs takes longer than the launches that it saves."""
+    def _record(self, executor: Executor, plan: Plan, inputs: Sequence[torch.Tensor]) -> RecordedPlan:
         before = torch.cuda.memory_reserved(self._device)
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.no_grad(), torch.cuda.stream(self._stream):
             twin = executor.twin(plan, self._memory)  # launches belong to a stream
             for _ in range(_WARM_RUNS):
-                _run(twin, inputs)
+                twin.start(inputs)
+                twin.show()
             self._stream.synchronize()
             twin.disregard()  # inputs of zeros may be bad indices
             graph = torch.cuda.CUDAGraph()
@@ -156,41 +142,10 @@ class Recorder:
             pool: Any = self._pool.id  # a pair, which PyTorch declares under a private name
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
-                outputs = _run(twin, inputs)
+                twin.start(inputs)
+                outputs = twin.show()
             finally:
                 graph.capture_end()
                 torch._C._cuda_clearCublasWorkspaces()
-            recorded = RecordedPlan(graph, twin, inputs, outputs, self._memory.block)
-            pays = self._rounds == 0 or self._pays(recorded, twin, inputs)
-            twin.disregard()
         self.bytes += max(0, torch.cuda.memory_reserved(self._device) - before)
-        return recorded if pays else None
-
-    def _pays(self, recorded: RecordedPlan, plan: Plan, inputs: Sequence[torch.Tensor]) -> bool:
-        """Whether replaying is faster, by the best of several rounds, of which long plans need fewer."""
-        given = [tensor.clone() for tensor in inputs]  # of the recorded ones nothing would be copied
-        replay = run = math.inf
-        spent = 0.0
-        for _ in range(self._rounds):
-            replayed = _milliseconds(partial(recorded.replay, given))
-            ran = _milliseconds(partial(_run, plan, given))
-            replay, run, spent = min(replay, replayed), min(run, ran), spent + replayed + ran
-            if spent > _JUDGED_MILLISECONDS:
-                break
-        return replay < run + _JUDGED_CALLS * _AROUND
-
-
-def _milliseconds(call: Callable[[], object]) -> float:
-    """Of a few calls that follow one another, device and host together."""
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    for _ in range(_JUDGED_CALLS):
-        call()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end)
-
-
-def _run(plan: Plan, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    plan.start(inputs)
-    return plan.show()
+        return RecordedPlan(graph, twin, inputs, outputs, self._memory.block)
