@@ -55,7 +55,8 @@ class FakeCalls(SchemaCheckMode):
         if key is not None and func in _LIKE_THE_FIRST and args[0].is_contiguous() and _is_taken(func, args):
             self._known[key] = like = _type_of(args[0])  # PyTorch takes the batch norm apart for this
             return _new(*like)
-        result = result_like(func, args, kwargs, self._mode.shape_env.value) if self._symbolic else None
+        sizes: Any = self._mode.shape_env  # those of `guards`
+        result = result_like(func, args, kwargs, sizes.value) if self._symbolic else None
         if result is None:
             with self._below():
                 result = func(*args, **kwargs)
