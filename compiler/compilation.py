@@ -46,8 +46,8 @@ def compile_model(
     if options.only_stored:
         target = f"{options.target.kind} {options.target.architecture}"
         raise ArtifactError(
-            f"the kernel cache and its bundle hold no '{source.name}' as it is now for {target}, and compiling "
-            "is refused"
+            f"the kernel cache and its bundle hold no '{source.name}' as it is now for {target}, "
+            "and compiling is refused"
         )
     driver = importlib.import_module("dlcb.compiler.driver")  # see above
     key, artifact = driver.compile_source(source, store, options, progress)
@@ -65,4 +65,4 @@ def pin_model(
         store.pin(key, owner)
     for key in (index, artifact_key):  # a store's memory may hold what other processes look for on disk
         if store.path(key) is None:
-            raise ArtifactError(f"'{source.name}' left the kernel cache while it was compiled: it was emptied")
+            raise ArtifactError(f"'{source.name}' left the kernel cache while it was compiled")

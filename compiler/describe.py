@@ -219,10 +219,7 @@ def _fills(source: ModelSource) -> Iterator[dict[str, float]]:
 def _branching(every: Sequence[Captured]) -> set[str]:
     """Sizes at which the program itself may go another way, so that requests together may be treated as none
     of them would be alone."""
-    choosing = {s.value for each in every for branch in each.within for s in branch.condition.free}
-    if every[0].unproven:
-        return choosing
-    return choosing | {str(verdict.size) for verdict in every[0].verdicts if verdict.beyond == "eager"}
+    return {s.value for each in every for branch in each.within for s in branch.condition.free}
 
 
 def describe_report(

@@ -26,6 +26,7 @@ from dlcb.compiler import artifact as artifacts
 from dlcb.compiler import modules
 from dlcb.compiler.artifact import Artifact
 from dlcb.compiler.bridge.capture import load_module, load_program
+from dlcb.compiler.bridge.exported import as_exported
 from dlcb.compiler.bridge.generalize import Captured, generalize
 from dlcb.compiler.bridge.ranks import is_any_rank, survey
 from dlcb.compiler.bridge.untraced import Untraced, untraced
@@ -127,6 +128,8 @@ def _compile(
     _ = toolchain(options.target, options).version  # a missing compiler is said at once, not after tracing
     with clock("capture"):
         module = _load(source)
+        if isinstance(module, ExportedProgram):
+            source = as_exported(source, module)
     with clock("generalise"):
         captured = _generalized(source, module, options)
     if isinstance(captured, Untraced):

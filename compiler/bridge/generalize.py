@@ -16,6 +16,7 @@ from torch.export import ExportedProgram
 from dlcb.compiler.bridge.capture import load_module, load_program, result_names
 from dlcb.compiler.bridge.captured import Captured
 from dlcb.compiler.bridge.declared import declare
+from dlcb.compiler.bridge.exported import as_exported, inputs_of, sizes_of, state, traced_size
 from dlcb.compiler.bridge.lower import lower
 from dlcb.compiler.bridge.record import Trace
 from dlcb.compiler.bridge.search import Search
@@ -25,7 +26,7 @@ from dlcb.compiler.errors import CompilerError, ShapeError
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.options import CompileOptions
 from dlcb.compiler.shapes.system import System
-from dlcb.compiler.source import InputDeclaration, ModelSource
+from dlcb.compiler.source import ModelSource
 
 _MOST_GRAPHS = 4  # of one module
 _SEARCHING = 6  # times what one symbolic forward may take, after which no further graph is looked for
@@ -45,7 +46,7 @@ def generalize(
     if module is None:
         module = load_program(source.program) if source.program else load_module(source)
     if isinstance(module, ExportedProgram):
-        captured = _from_program(source, Trace.of(module))
+        captured = _from_program(as_exported(source, module), Trace.of(module))
     else:
         captured = _from_module(source, module, options)
     return replace(captured, seconds=time.monotonic() - started)
@@ -87,18 +88,17 @@ def _from_module(source: ModelSource, module: nn.Module, options: CompileOptions
 
 def _from_program(source: ModelSource, program: Trace) -> Captured:
     """A lone exported program: reshapes are read by contiguous groups, other literals by the sizes they
-    equal. A size that the program itself checks for its traced value has no fallback: PyTorch refuses others,
-    so what the graph does not allow is refused."""
-    inputs = source.inputs or _inputs_of(program)
+    equal. What its author declared is the contract, and what only the graph does not allow is PyTorch's; a
+    size that the program itself checks for its traced value has no such fallback: PyTorch refuses others."""
+    inputs = source.inputs
     system = System()
     dims, free = declare(source, inputs, system)
-    placeholders = program.placeholders
+    state(program, inputs, dims, system)
     sizes: dict[str, int] = {}
-    for declared, name in zip(inputs, program.user_inputs, strict=True):
-        traced = placeholders[declared.name if declared.name in placeholders else name].meta["val"].shape
+    for declared, traced in zip(inputs, sizes_of(program, inputs), strict=True):
         for dim, size in zip(dims[declared.name], traced, strict=True):
             if isinstance(dim, Expr):
-                _agreed(sizes, dim, int(size), declared.name)
+                _agreed(sizes, dim, traced_size(size), declared.name)
             elif dim != size:
                 raise ShapeError(
                     f"input '{declared.name}' is declared {list(declared.shape or ())}, "
@@ -106,11 +106,14 @@ def _from_program(source: ModelSource, program: Trace) -> Captured:
                 )
     fixed = exported_sizes(source, program)
     names = result_names(program, source.outputs)
+    contract = {guard.condition for guard in system.solve().guards}
     lowered = lower(source.name, [program], [sizes], dims, system)
+    derived = [g.condition for g in system.solve().guards if g.condition not in contract]
+    limited = {symbol.value for condition in derived for symbol in condition.free} - set(fixed)
     return Captured(
         graph=lowered.graph,
         parameters=lowered.parameters,
-        verdicts=judge(system, dims, free, AS_FAR_AS_SHOWN, lambda name: name not in fixed),
+        verdicts=judge(system, dims, free, AS_FAR_AS_SHOWN, limited.__contains__),
         inputs=tuple(inputs),
         outputs=tuple(names),
         examples=(sizes,),
@@ -122,12 +125,10 @@ def _from_program(source: ModelSource, program: Trace) -> Captured:
 def exported_sizes(source: ModelSource, program: Trace) -> dict[str, int]:
     """The sizes, by the names of their variables, for which alone the program was exported: it checks them
     itself, so that PyTorch runs it at no others."""
-    inputs = source.inputs or _inputs_of(program)
+    inputs = source.inputs or inputs_of(program)
     dims, _ = declare(source, inputs, System())
-    placeholders = program.placeholders
     fixed: dict[str, int] = {}
-    for declared, name in zip(inputs, program.user_inputs, strict=True):
-        traced = placeholders[declared.name if declared.name in placeholders else name].meta["val"].shape
+    for declared, traced in zip(inputs, sizes_of(program, inputs), strict=True):
         for dim, size in zip(dims[declared.name], traced, strict=True):
             if isinstance(dim, Expr) and isinstance(size, int):
                 fixed[dim.value] = size
@@ -148,15 +149,3 @@ def _agreed(sizes: dict[str, int], dim: Expr, size: int, name: str) -> None:
             f"'{dim!r}' is {sizes[dim.value]} elsewhere and {size} in input '{name}' of the program",
             stage="generalize",
         )
-
-
-def _inputs_of(program: Trace) -> tuple[InputDeclaration, ...]:
-    """Declarations for a program that comes without: every dim free and unnamed."""
-    placeholders = program.placeholders
-    declared = []
-    for name in program.user_inputs:
-        tensor = placeholders[str(name)].meta["val"]
-        declared.append(
-            InputDeclaration(str(name), str(tensor.dtype).removeprefix("torch."), ("?",) * tensor.dim())
-        )
-    return tuple(declared)

@@ -4,6 +4,7 @@ equal by accident."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,11 @@ from torch.export import Dim
 
 from dlcb.compiler.bridge.capture import export, load_program
 from dlcb.compiler.bridge.generalize import Captured, generalize
-from dlcb.compiler.errors import CaptureError, ShapeError
+from dlcb.compiler.driver import compile_model
+from dlcb.compiler.errors import CaptureError, ContractError, ShapeError
+from dlcb.compiler.options import CompileOptions
 from dlcb.compiler.source import InputDeclaration, ModelSource
+from dlcb.kernel_cache import open_store
 
 HEADS, WIDTH, LONGEST = 4, 32, 40
 
@@ -143,9 +147,8 @@ def saved(module: nn.Module, path: Path, dynamic: bool) -> ModelSource:
 def test_a_file_of_one_size_refuses_what_its_graph_does_not_allow(tmp_path: Path, dynamic: bool) -> None:
     module = Pooled().eval()
     program = generalize(saved(module, tmp_path / "pooled.pt2", dynamic))
-    assert [verdict.beyond for verdict in program.verdicts if isinstance(verdict.size, str)] == [
-        "eager" if dynamic else "refused"
-    ] * 3
+    beyond = [verdict.beyond for verdict in program.verdicts if isinstance(verdict.size, str)]
+    assert beyond == ["refused"] * 3  # a file of free sizes has found their least sizes itself
     assert [verdict.low for verdict in program.verdicts] == [0, 3, 8, 8]
     assert any("height = 32" in note for note in program.notes) is not dynamic
     assert_agrees(program, module, {"image": torch.randn(2, 3, 11, 40)})
@@ -171,3 +174,65 @@ def test_as_many_outputs_are_declared_as_there_are() -> None:
         with pytest.raises(CaptureError, match=f"{len(names)} outputs declared, the program gives 3 tensors"):
             generalize(ModelSource("three", "1", outputs=names), program)
     assert generalize(ModelSource("three", "1", outputs=("a", "b", "c")), program).outputs == ("a", "b", "c")
+
+
+class Sums(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x.sum(1), y * 2
+
+
+XY = (InputDeclaration("x", "float32", ("rows", "m")), InputDeclaration("y", "float32", ("rows", "k")))
+
+
+def exported(path: Path, x: dict, y: dict, **declared: object) -> ModelSource:
+    sample = (torch.randn(4, 6), torch.randn(4, 12))
+    torch.export.save(torch.export.export(Sums(), sample, dynamic_shapes=(x, y)), path)
+    return ModelSource("file", "1", program=str(path), **declared)
+
+
+ROWS, WIDE = Dim("rows", min=1, max=8), Dim("wide", min=3, max=50)
+
+
+@pytest.mark.parametrize("inputs", [XY, ()], ids=["declared", "undeclared"])
+def test_ranges_of_a_file_are_declared(inputs: tuple[InputDeclaration, ...], tmp_path: Path) -> None:
+    source = exported(tmp_path / "x.pt2", {0: ROWS, 1: 2 * WIDE}, {0: ROWS, 1: Dim.AUTO}, inputs=inputs)
+    rows, m, same, k = generalize(source).verdicts
+    assert (rows.low, rows.high, rows.size) == (1, 8, same.size)
+    assert (m.low, m.high, m.multiple) == (6, 100, 2)
+    assert (k.low, k.high, k.multiple) == (0, None, 1)  # the 2 that PyTorch notes there was not declared
+    assert {rows.beyond, m.beyond, k.beyond} == {"refused"}
+    assert "axis 1 of 'x' in the file" in m.reason
+
+
+def test_sizes_of_a_file_that_follow_from_others(tmp_path: Path) -> None:
+    source = exported(tmp_path / "x.pt2", {0: ROWS, 1: WIDE}, {0: ROWS, 1: 2 * WIDE + 1 - 1}, inputs=XY)
+    guards = [repr(guard.condition) for guard in generalize(source).graph.system.solve().guards]
+    assert "m * 2 == k" in guards
+    other_names = (XY[0], InputDeclaration("y", "float32", ("others", "k")))
+    equal = generalize(replace(source, inputs=other_names)).graph.system.solve()
+    said = [repr(guard.condition) for guard in equal.guards]
+    assert "rows == others" in said or "others == rows" in said, said
+
+
+def test_a_range_in_the_configuration_counts(tmp_path: Path) -> None:
+    source = exported(tmp_path / "x.pt2", {0: ROWS}, {0: ROWS}, inputs=XY, dims={"rows": (2, 5)})
+    assert (generalize(source).verdicts[0].low, generalize(source).verdicts[0].high) == (2, 5)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_file_is_stacked_where_its_rows_are_independent(tmp_path: Path, dynamic: bool) -> None:
+    source = saved(Pooled().eval(), tmp_path / "pooled.pt2", dynamic)
+    source = replace(source, outputs=("y",))
+    store = open_store(tmp_path / "cache")
+    signature = compile_model(source, store, CompileOptions(check_shapes=2)).signature
+    assert signature.batch is not None and signature.batch.symbol == "batch"
+
+
+def test_beyond_the_range_of_a_file_nothing_is_asked_of_pytorch(tmp_path: Path) -> None:
+    source = exported(tmp_path / "x.pt2", {0: ROWS, 1: 2 * WIDE}, {0: ROWS}, inputs=XY, outputs=("p", "q"))
+    signature = compile_model(source, open_store(tmp_path / "cache")).signature
+    kinds = {"x": "float32", "y": "float32"}
+    signature.check({"x": (8, 6), "y": (8, 12)}, kinds)
+    for x, rule in (((9, 6), "must be 1 to 8"), ((3, 7), "must be 6 to 100, a multiple of 2")):
+        with pytest.raises(ContractError, match=rule):
+            signature.check({"x": x, "y": (x[0], 12)}, kinds)
