@@ -85,8 +85,8 @@ def sleepy(x: numpy.ndarray) -> numpy.ndarray:
 
 
 def gated(x: numpy.ndarray) -> numpy.ndarray:
-    """Runs until the test lets it through: says that it has begun, and waits for a file. A probe, of zeros, is
-    let through at once."""
+    """Runs until the test lets it through: says that it has begun, and waits for a file. A probe, of zeros,
+    is let through at once."""
     if not x.any():
         return x
     gate = gate_of(os.getppid(), int(x.max()))

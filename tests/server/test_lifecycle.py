@@ -147,14 +147,14 @@ def test_a_worker_killed_before_it_began_a_request_is_no_strike(launch: Start) -
     server = launch(config("gated", spares=1))
     until(lambda: len(workers(server)) == 2)
     first, spare = workers(server)
-    gate = gate_of(server.process.pid, 0)
+    gate = gate_of(server.process.pid, 1)
     begun = Path(f"{gate}.begun")
     with server.client() as client, server.client() as other:
         until(lambda: other.get("/metrics").text.count('dlcb_process_resident_bytes{process="worker') == 2)
         time.sleep(1.0)  # the spare loads its model
         answers: list[httpx.Response] = []
         thread = threading.Thread(
-            target=lambda: answers.append(client.post("/v1/models/gated/infer", content=body(0)))
+            target=lambda: answers.append(client.post("/v1/models/gated/infer", content=body(1)))
         )
         thread.start()
         until(begun.exists)
@@ -166,7 +166,7 @@ def test_a_worker_killed_before_it_began_a_request_is_no_strike(launch: Start) -
         thread.join()
         # 503 where no new worker came in time; what is held to have killed two is a 500 from then on
         assert answers[0].status_code in (200, 503), answers[0].text
-        until(lambda: client.post("/v1/models/gated/infer", content=body(0)).status_code == 200, 60)
+        until(lambda: client.post("/v1/models/gated/infer", content=body(1)).status_code == 200, 60)
     gate.unlink()
     begun.unlink()
 

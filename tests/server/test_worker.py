@@ -143,6 +143,7 @@ def test_a_failing_job_is_a_reply_like_any_other(front: Front) -> None:
     assert front.reply()["outputs"][0][4] == [1, 1]
 
 
+@pytest.mark.parametrize("front", ["cpu"], indirect=True)
 @pytest.mark.parametrize("gently", [False, True])
 def test_a_model_that_loads_beside_jobs_gives_way_to_them(front: Front, gently: bool) -> None:
     before, found = os.getpriority(os.PRIO_PROCESS, 0), []
