@@ -197,6 +197,7 @@ def _asker(frame: FrameType | None) -> str:
     while frame is not None and frame.f_code.co_filename.endswith(_SYMBOLIC):
         asked.add(frame.f_code.co_name)
         frame = frame.f_back
+    frame = _behind(frame)
     if frame is None:
         return ""
     converted = not asked.isdisjoint(_CONVERSIONS)
@@ -319,7 +320,9 @@ def collect(
             forward = _Calls(mode, recorder)
             calls = forward.calls
             # as traces are recorded: some code takes another way under a compiler
-            asking = python_sizes.answered(recorder.value, recorder.tell, recorder.divides)
+            asking = python_sizes.answered(
+                recorder.value, recorder.tell, recorder.divides, lambda f: bool(_line(f))
+            )
             with (
                 asking,
                 kinds.as_real(recorder.traced),

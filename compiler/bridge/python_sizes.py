@@ -1,7 +1,7 @@
 """Python's own questions to a symbolic size: its hash, its digits, quotient and remainder at once. PyTorch
 answers some with the name of a symbol, after which the user's code goes another way than with an int, and
 refuses others, which that code may catch. Here the digits are the sample's, and each question is told, since
-it leaves no condition behind; that a division is one by zero becomes a condition."""
+it leaves no condition behind; what is compared, or divided by, becomes a condition."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ from dlcb.compiler.bridge.kinds import Tell
 Value = Callable[[Any], Any]  # a symbolic number -> what it is at the sample's sizes
 Divides = Callable[[FrameType, Any], None]  # who divides by which symbolic number
 _DIVISIONS = ("floordiv", "truediv", "mod")
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
 @contextmanager
-def answered(value: Value, tell: Tell, divides: Divides) -> Iterator[None]:
+def answered(
+    value: Value, tell: Tell, divides: Divides, is_users: Callable[[FrameType], bool]
+) -> Iterator[None]:
     """While it is entered, the user's code learns nothing of a size that `tell` or `divides` is not told
-    of."""
+    of, and what it compares comes out as True or False."""
     size = torch.SymInt
     rows: list[tuple[type, str, Callable[..., Any]]] = [
         (size, "__hash__", _told(size.__hash__, tell)),  # answered, it would stay in a cache
@@ -40,6 +43,11 @@ def answered(value: Value, tell: Tell, divides: Divides) -> Iterator[None]:
     rows += [
         (size, "__divmod__", lambda a, b: (over["floordiv"](a, b), over["mod"](a, b))),
         (size, "__rdivmod__", lambda a, b: (under["floordiv"](a, b), under["mod"](a, b))),
+    ]
+    rows += [
+        (kind, f"__{name}__", _compared(getattr(kind, f"__{name}__"), is_users))
+        for kind in (size, torch.SymFloat)
+        for name in _COMPARISONS
     ]
     for symbolic in (size, torch.SymFloat):
         rows.append((symbolic, "__repr__", _as_text(symbolic.__repr__, repr, value, tell)))
@@ -74,6 +82,18 @@ def _as_text(
         return original(self, *specification)
 
     return asked
+
+
+def _compared(original: Callable[..., Any], is_users: Callable[[FrameType], bool]) -> Callable[..., Any]:
+    """A comparison; PyTorch's gives a symbol, which is neither True nor False."""
+
+    def compared(self: Any, other: Any) -> Any:
+        answer = original(self, other)
+        if isinstance(answer, torch.SymBool) and is_users(sys._getframe(1)):
+            return bool(answer)
+        return answer
+
+    return compared
 
 
 def _stored(value: Value, tell: Tell) -> Callable[..., Any]:

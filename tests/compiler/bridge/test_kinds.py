@@ -86,6 +86,10 @@ def no_node_listed(n: Any) -> bool:
     return "node" not in dir(n)
 
 
+def comparison_is_true(n: Any) -> bool:
+    return (n == 13) is True
+
+
 def the_same_copied(n: Any) -> bool:
     return copy.deepcopy(n) == n
 
@@ -95,6 +99,7 @@ def the_same_copied(n: Any) -> bool:
     [
         *(is_int, is_no_symbol, is_a_number, is_one_of, type_is_int, type_equals_int, type_in_a_table),
         *(name_of_the_type, type_below_int, no_node, no_node_to_get, no_node_listed, the_same_copied),
+        comparison_is_true,
     ],
     ids=name_of,
 )
