@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dlcb.compiler.bridge.aten_shape import bound_of, slice_of
+from dlcb.compiler.bridge.aten_shape import bound_of
 from dlcb.compiler.bridge.emit import Emit, Row, Size
+from dlcb.compiler.dtype import BOOL
 from dlcb.compiler.errors import UnsupportedOperator
-from dlcb.compiler.expr.node import ZERO, as_expr, product
+from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.node import ONE, ZERO, as_expr, product
 from dlcb.compiler.ir import ops
 from dlcb.compiler.ir.graph import Value
 
@@ -18,7 +20,7 @@ def _select_scatter(e: Emit, x: Value, source: Value, axis: int, index: Size) ->
     at = as_expr(index) + x.shape[axis] if isinstance(index, int) and index < 0 else as_expr(index)
     e.require(at >= ZERO, f"index {at!r}")
     e.require(at < x.shape[axis], f"index {at!r} on an axis of {x.shape[axis]!r}")
-    return _between(e, x, e.unsqueeze(e.cast(source, x.dtype), axis), axis, at, at + 1)
+    return _between(e, x, e.unsqueeze(e.cast(source, x.dtype), axis), axis, at)
 
 
 def _slice_scatter(
@@ -34,15 +36,20 @@ def _slice_scatter(
         raise UnsupportedOperator(f"a write with step {step}", node=e.operator)
     axis = e.axis(axis, x.rank)
     extent = x.shape[axis]
-    first, last = bound_of(e, start, extent, ZERO), bound_of(e, stop, extent, extent)
-    return _between(e, x, e.cast(source, x.dtype), axis, first, last)
+    return _between(e, x, e.cast(source, x.dtype), axis, bound_of(e, start, extent, ZERO))
 
 
-def _between(e: Emit, x: Value, part: Value, axis: int, first: Size, last: Size) -> Value:
-    """`part` in place of x[first:last] along an axis."""
-    before = slice_of(e, x, axis, ZERO, first) if first is not ZERO else None
-    after = slice_of(e, x, axis, last, None) if last is not x.shape[axis] else None
-    return e.concat([piece for piece in (before, part, after) if piece is not None], axis)
+def _between(e: Emit, x: Value, part: Value, axis: int, first: Expr) -> Value:
+    """`part` in place of as much of x along an axis, from `first` on. Each element of x is asked for once:
+    put together from what is before and after, writes into writes would double with each."""
+    extent, length = x.shape[axis], part.shape[axis]
+    low, high = [ZERO] * x.rank, [ZERO] * x.rank
+    low[axis], high[axis] = first, extent - first - length
+    place = [ONE] * x.rank
+    place[axis] = length
+    here = e.apply(ops.expand, e.reshape(e.scalar(True, BOOL), [ONE] * x.rank), shape=tuple(place))
+    around = {"low": tuple(low), "high": tuple(high), "value": 0, "mode": "constant"}
+    return e.apply(ops.where, e.apply(ops.pad, here, **around), e.apply(ops.pad, part, **around), x)
 
 
 def _einsum(e: Emit, equation: str, operands: Sequence[Value], path: object = None) -> Value:

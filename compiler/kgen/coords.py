@@ -173,7 +173,24 @@ class _Inference:
         return self.made[wanted]
 
     def _key(self, value: Value, coordinates: Sequence[Expr], guard: Expr) -> _Key:
-        return value, tuple(self.system.simplify(as_expr(c)) for c in coordinates), guard
+        places = tuple(self.system.simplify(as_expr(c)) for c in coordinates)
+        if guard is not TRUE and self._is_written(value) and self._is_walked(value, places):
+            guard = TRUE
+        return value, places, guard
+
+    def _is_written(self, value: Value) -> bool:
+        """Whether a value of this group is put together under a condition, as a write into another is."""
+        node = value.producer
+        return node is not None and node.op.name == "where" and node in self.inside
+
+    def _is_walked(self, value: Value, places: tuple[Expr, ...]) -> bool:
+        """Whether an element is that of `value` at the domain's own indices. It exists whatever condition it
+        is asked under, and is made once: writes into parts of parts read what they write to on both sides of
+        a condition, so that the kernel would double with each."""
+        return all(
+            place is ZERO or (place.op == "index" and place.args[0] is self.system.simplify(size))
+            for place, size in zip(places, value.shape, strict=True)
+        )
 
     def read(self, value: Value, coordinates: Sequence[Expr], guard: Expr) -> Expr:
         key = self._key(value, coordinates, guard)

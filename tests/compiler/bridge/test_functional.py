@@ -16,6 +16,9 @@ from dlcb.compiler.bridge.fake_calls import Unrecordable
 from dlcb.compiler.bridge.functional import functional
 from dlcb.compiler.bridge.indexing import ExplicitSlices
 from dlcb.compiler.bridge.record import Trace, record
+from dlcb.compiler.kgen import generate
+from dlcb.compiler.options import Target
+from dlcb.compiler.passes.pipeline import run_passes, schedule
 
 
 def recorded(function: Callable[[Tensor], Any]) -> Trace:
@@ -165,3 +168,31 @@ def test_where_a_write_goes_is_known_as_the_program_says_it(module: nn.Module) -
             [verdict.size if isinstance(verdict.size, int) else size for verdict, size in verdicts]
         )
         torch.testing.assert_close(torch.from_numpy(graph_outputs(program, {"x0": x})[0]).float(), module(x))
+
+
+class Written(nn.Module):
+    """Writes into parts of one tensor, one after the other."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.zeros_like(x)
+        for k in range(self.times):
+            y[k:, k:-1] = x[k:, k:-1] * k
+        return y
+
+
+def test_kernels_grow_with_writes_and_do_not_double() -> None:
+    lengths = []
+    for times in (3, 6, 12):
+        dims = {"rows": (16, 400), "columns": (16, 400)}
+        program = captured(Written(times).eval(), ("rows", "columns"), dims=dims)
+        x = torch.randn(17, 20)
+        found = torch.from_numpy(graph_outputs(program, {"x0": x})[0]).float()
+        torch.testing.assert_close(found, Written(times)(x))
+        plan = schedule(run_passes(program.graph))
+        kernels = [generate(group, plan.layouts, plan.graph.system, Target.cpp()) for group in plan.groups]
+        lengths.append(sum(len(kernel.body) for made in kernels for kernel in made.kernels))
+    assert lengths[2] < 4 * lengths[1], lengths  # it was 30 times as long
