@@ -19,6 +19,7 @@ from dlcb.compiler.runtime.types import TORCH
 
 _WARM_RUNS = 2  # the first of a hot plan is when libraries plan their calls
 _COPIED_A_LAUNCH = 7 << 20  # bytes; a fast GPU copies them while a host launches one kernel, 3 to 4 us
+_COPIED_ANYWAY = 32 << 20  # bytes, 16 us: a run of few launches costs the host more
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +91,8 @@ class Recorder:
             return False
         inputs = self._fixed_inputs(executor, plan)
         copied = sum(tensor.nbytes for tensor in inputs) + executor.output_bytes(plan.concrete)
-        if copied > min(self._copied_bytes, plan.launches * _COPIED_A_LAUNCH):
+        worth_copying = max(_COPIED_ANYWAY, plan.launches * _COPIED_A_LAUNCH)
+        if copied > min(self._copied_bytes, worth_copying):
             plan.recordable = False
             return self.promote(executor)
         try:
