@@ -40,8 +40,9 @@ def functional(trace: Trace) -> Trace:
     "called" is the name of the call that was made, "cut" the view that a node repeats or puts back."""
     graph = trace.nodes[0].graph
     _Writes(graph).run()
+    repeated = {node.meta.get("cut") for node in graph.nodes}  # which are asked for their numbers
     for node in reversed(graph.nodes):  # the writes themselves, and views that nobody reads any more
-        if node.op == "call_function" and not node.users:
+        if node.op == "call_function" and not node.users and node not in repeated:
             graph.erase_node(node)
     return replace(trace, nodes=tuple(graph.nodes))
 

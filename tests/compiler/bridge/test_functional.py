@@ -159,6 +159,40 @@ class Exported(Halves):
         return y
 
 
+def two_views_of_one_row(x: Tensor) -> tuple[Tensor, ...]:
+    y = x + 1
+    a, b = y[0], y[0]
+    a.add_(1)
+    b.mul_(2)
+    return y, a, b
+
+
+def rows_exchanged(x: Tensor) -> Tensor:
+    y = x + 0
+    y[0], y[-1] = y[-1], y[0]
+    return y
+
+
+def whole_and_part(x: Tensor) -> tuple[Tensor, ...]:
+    y = x + 0
+    row = y[0]
+    rest = row[1:]
+    y.mul_(2)
+    rest.add_(1)
+    return row, rest, y
+
+
+@pytest.mark.parametrize("function", [two_views_of_one_row, rows_exchanged, whole_and_part])
+def test_views_that_only_writes_read_are_captured(function: Callable[[Tensor], Any]) -> None:
+    program = captured(function, ("rows", "columns"), dims={"rows": (2, 400), "columns": (2, 400)})
+    for shape in ((2, 5), (7, 3), (4, 4)):
+        x = torch.randn(shape)
+        expected = function(x.clone())
+        found = graph_outputs(program, {"x0": x})
+        for ours, theirs in zip(found, expected if isinstance(expected, tuple) else (expected,), strict=True):
+            torch.testing.assert_close(torch.from_numpy(ours).float(), theirs)
+
+
 @pytest.mark.parametrize("module", [Halves(), Exported()], ids=["recorded", "exported"])
 def test_where_a_write_goes_is_known_as_the_program_says_it(module: nn.Module) -> None:
     program = captured(module.eval(), ("batch", "length"))
