@@ -187,9 +187,10 @@ class _Inference:
         """Whether an element is that of `value` at the domain's own indices. It exists whatever condition it
         is asked under, and is made once: writes into parts of parts read what they write to on both sides of
         a condition, so that the kernel would double with each."""
+        sizes = map(self.system.simplify, value.shape)
         return all(
-            place is ZERO or (place.op == "index" and place.args[0] is self.system.simplify(size))
-            for place, size in zip(places, value.shape, strict=True)
+            place is ZERO if size is ONE else place.op == "index" and place.args[0] is size
+            for place, size in zip(places, sizes, strict=True)
         )
 
     def read(self, value: Value, coordinates: Sequence[Expr], guard: Expr) -> Expr:

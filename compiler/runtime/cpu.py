@@ -47,7 +47,7 @@ class CpuDevice:
     def _library(self, key: str, store: Store) -> ctypes.CDLL:
         path = store.path(key)
         if path is not None:
-            return ctypes.CDLL(str(path))
+            return _opened(str(path), key)
         payload = store.get(key)
         if payload is None:
             raise ArtifactError(
@@ -58,7 +58,7 @@ class CpuDevice:
         descriptor = os.memfd_create(key[:16], os.MFD_CLOEXEC)
         with open(descriptor, "wb", closefd=False) as file:
             file.write(payload)
-        return ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+        return _opened(f"/proc/self/fd/{descriptor}", key)
 
     def launchers(
         self, launches: Sequence[Prepared], arguments: Cells
@@ -81,6 +81,16 @@ class CpuDevice:
 
     def stream(self) -> int:
         return 0
+
+
+def _opened(path: str, key: str) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(path)
+    except OSError as error:
+        raise ArtifactError(
+            f"the kernels under {key} do not load here, as a library of this processor would: {error}",
+            stage="load",
+        ) from error
 
 
 def _entry_points(libraries: Sequence[ctypes.CDLL]) -> Callable[[str], Any]:

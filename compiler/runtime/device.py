@@ -70,16 +70,16 @@ class Checks:
     def __init__(self, stream: Callable[[], int], wait: Callable[[int], None]) -> None:
         self.later = False
         self._stream, self._wait = stream, wait
-        self._owed: dict[int, tuple[Checked, int]] = {}  # by flags: who raised them last, on which stream
+        self._owed: dict[Status, tuple[Checked, int]] = {}  # who raised these flags last, on which stream
 
-    def before(self, flags: int, plan: Checked) -> None:
+    def before(self, flags: Status, plan: Checked) -> None:
         """A run of `plan` is about to start. Another one may not use the same flags before they were seen:
         a position means something at its sizes only."""
         owed = self._owed.get(flags)
         if owed is not None and owed[0] is not plan:
             self.settle()
 
-    def after(self, flags: int, plan: Checked) -> None:
+    def after(self, flags: Status, plan: Checked) -> None:
         if self.later:
             self._owed[flags] = plan, self._stream()
         else:

@@ -61,7 +61,6 @@ class Plan:
         self._pointers, self._steps = arguments.view, steps
         self._held: Any = (arguments, held)  # launches know these by address only
         self._status = template.status if self._checks else None
-        self._flags = template.status.address_of(0) if self._checks and template.status is not None else 0
         self._externals = list(enumerate(cells[: template.externals]))
         views = concrete.views
         self._results = [
@@ -112,12 +111,12 @@ class Plan:
     def expect(self) -> None:
         """To be called before the steps run, by whatever runs them."""
         if self._status is not None:
-            self._template.around.device.checks.before(self._flags, self)
+            self._template.around.device.checks.before(self._status, self)
 
     def verify(self) -> None:
         """To be called when the steps were run: `check`, at the time that the device's checks are made."""
         if self._status is not None:
-            self._template.around.device.checks.after(self._flags, self)
+            self._template.around.device.checks.after(self._status, self)
 
     def start(self, externals: Tensors) -> None:
         """Run the steps and do not wait for a device to tell whether a kernel met a bad index."""

@@ -102,7 +102,8 @@ def compiled(
         dims=dims or {},
     )
     compilation = compile_model(source, store, options)
-    model = load_model(source, compilation.artifact_key, store)
+    device = "cuda" if options.target.kind == "cuda" else "cpu"
+    model = load_model(source, compilation.artifact_key, store, device=device)
     return Case(source, compilation.signature, compilation.report, model, Reference(load_module(source)))
 
 

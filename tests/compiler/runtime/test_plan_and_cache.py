@@ -7,7 +7,7 @@ import handmade
 import pytest
 import torch
 
-from dlcb.compiler.errors import CompilerError, GuardError, IndexRangeError
+from dlcb.compiler.errors import ArtifactError, CompilerError, GuardError, IndexRangeError
 from dlcb.compiler.expr.node import ZERO, as_expr, equal, product, size
 from dlcb.compiler.host.program import (
     Binding,
@@ -446,3 +446,10 @@ def test_a_bad_index_of_a_run_that_stops_midway_is_not_the_next_runs(binary) -> 
     for shape in ((1, 2), (2, 3)):
         with pytest.raises(GuardError, match="relu was expected to have shape"):
             stopped.run([torch.zeros(shape, dtype=torch.int64)])
+
+
+def test_a_binary_for_another_device_is_refused() -> None:
+    store = handmade.DictStore()
+    store.put("a" * 64, b"\x7fELF of a GPU")
+    with pytest.raises(ArtifactError, match="do not load here, as a library of this processor would"):
+        CpuDevice().load(["a" * 64], store)
