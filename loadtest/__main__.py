@@ -8,9 +8,10 @@ and exit with 1 if an answer was wrong.
 import asyncio
 import secrets
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -31,6 +32,7 @@ from dlcb.server.errors import ConfigError
 RESULTS = Path("build/loadtest")  # which git ignores; loadtest/results holds those that are published
 MENDABLE = (launch.LaunchError, ConfigError, WireError, OSError)
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+Named = TypeVar("Named")
 console = Console(width=None if sys.stdout.isatty() else 120)
 
 
@@ -49,7 +51,7 @@ def run(
     results: Annotated[Path, typer.Option(help="Folder for the results.")] = RESULTS,
 ) -> None:
     """Drive a server with variable shapes and check every answer's values."""
-    chosen = [_scenario(name) for name in scenario or SCENARIOS]
+    chosen = _named("scenario", SCENARIOS, scenario or list(SCENARIOS))
     seed = secrets.randbits(32) if seed is None else seed
     loop = f"open loop, {rate:g} arrivals/s" if rate else "closed loop"
     console.print(f"seed {seed}; {loop}; {connections} connections; {seconds:g} s a scenario")
@@ -95,10 +97,11 @@ def race(
     results: Annotated[Path, typer.Option(help="Folder for the results.")] = RESULTS,
 ) -> None:
     """Race the server against a bare ASGI application, and with --peers against other servers."""
-    taking_part = [
-        one for one in CONTESTANTS if (one.name in contestant if contestant else peers or not one.peer)
-    ]
-    cases = [one for one in racing.CASES if not case or one.name in case]
+    known = {one.name: one for one in CONTESTANTS}
+    usual = [one.name for one in CONTESTANTS if peers or not one.peer]
+    taking_part = _named("contestant", known, contestant or usual)
+    all_cases = {one.name: one for one in racing.CASES}
+    cases = _named("case", all_cases, case or list(all_cases))
     raced = racing.race(
         cases, taking_part, peers or Path(sys.executable), wrk, rounds=rounds, seconds=seconds
     )
@@ -172,10 +175,12 @@ def _conclude(name: str, outcome: endurance.Outcome, results: Path) -> None:
         raise typer.Exit(1)
 
 
-def _scenario(name: str) -> Scenario:
-    if name not in SCENARIOS:
-        raise typer.BadParameter(f"no scenario {name!r}; there are {', '.join(SCENARIOS)}")
-    return SCENARIOS[name]
+def _named(what: str, known: Mapping[str, Named], names: Sequence[str]) -> list[Named]:
+    """Those of `known` that were asked for, each once. BadParameter for a name that is none of them."""
+    for name in names:
+        if name not in known:
+            raise typer.BadParameter(f"no {what} {name!r}; there are {', '.join(known)}")
+    return [known[name] for name in dict.fromkeys(names)]
 
 
 def _measure(

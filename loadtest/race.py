@@ -220,9 +220,12 @@ def _ratio(mine: Sequence[float], others: Sequence[float]) -> float:
 
 
 def verdicts(case: Case, rows: Sequence[dict[str, Any]]) -> list[str]:
-    """A sentence for each goal of the case, with both numbers; it starts with "met" or "missed"."""
+    """A sentence for each goal of the case that can be told from who took part, with both numbers; it starts
+    with "met" or "missed"."""
     by_name = {row["contestant"]: row for row in rows}
-    ours = by_name["dlcb"]
+    ours = by_name.get("dlcb")
+    if ours is None:
+        return []
     goals: list[tuple[bool, str]] = []
     if case.rps is not None:
         goals.append((ours["rps"] >= case.rps, f"{ours['rps']:,.0f} rps, goal {case.rps:,.0f}"))

@@ -14,15 +14,21 @@ import numpy as np
 
 from dlcb.compiler import ModelSource
 from dlcb.server import settings
+from dlcb.server.errors import ConfigError
 
 Reference = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 
 def eager_references(config: Path | None, models: Collection[str]) -> dict[str, Reference]:
-    """A reference for those of `models` that `config` names with a factory; none without a config."""
+    """A reference for those of `models` that `config` names with a factory; none without a config.
+    ConfigError where it does not register one of them."""
     if config is None:
         return {}
     read = settings.read(config)
+    registered = {model.name for model in read.models}
+    if missing := sorted(set(models) - registered):
+        known = ", ".join(sorted(registered))
+        raise ConfigError(f"{config}: registers no {', '.join(missing)}; registered are {known}")
     return {
         model.name: eager_reference(model.source(read.folder))
         for model in read.models

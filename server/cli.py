@@ -133,10 +133,10 @@ def statistics(folder: Folder = None) -> None:
 def make_room(
     folder: Folder = None,
     limit_bytes: Annotated[
-        int | None, typer.Option(help="Evict down to so many bytes; default: the store's bound.")
+        int | None, typer.Option(min=0, help="Evict down to so many bytes; default: the store's bound.")
     ] = None,
     unused_days: Annotated[
-        float | None, typer.Option(help="Evict what was not used for so many days.")
+        float | None, typer.Option(min=0, help="Evict what was not used for so many days.")
     ] = None,
 ) -> None:
     """Evict entries; those of models that a running server has loaded stay."""

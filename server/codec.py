@@ -19,11 +19,10 @@ import numpy
 import orjson
 
 from dlcb.compiler.signature import Dim, TensorSpec
-from dlcb.server.datatypes import BY_DTYPE, DATATYPES, Datatype
+from dlcb.server.datatypes import BY_DTYPE, DATATYPES, MAX_RANK, Datatype
 from dlcb.server.errors import BadRequest, TooLarge
 from dlcb.server.types import Buffer, InferRequest, InferResponse, Parts, RequestedOutput, Tensor
 
-MAX_RANK = 32
 MAX_ELEMENTS = 2**31  # axes of 0 counted as 1: what a model makes of an empty input must be addressable
 LARGEST_PLAIN = 4096  # elements; a packer for each size and datatype is kept up to here
 NO_NAN = "JSON has no NaN and no Infinity, send tensors that hold them as binary data"

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MAX_RANK = 32  # axes of a tensor
+
 
 @dataclass(frozen=True)
 class Datatype:

@@ -22,6 +22,7 @@ from dlcb.compiler.explain import explain as tables
 from dlcb.compiler.report import Report
 from dlcb.kernel_cache import CacheError, LayeredStore, bundle
 from dlcb.server.cache import describe, open_described
+from dlcb.server.datatypes import MAX_RANK
 from dlcb.server.errors import ConfigError, NotFound
 from dlcb.server.exit_codes import BAD_CACHE, BAD_CONFIG, FAILED, NO_COMPILER
 from dlcb.server.padding import choose, declared_lines
@@ -49,7 +50,8 @@ Device = Annotated[
     typer.Option(help="cpu or cuda; default: the configuration's, else cuda where there is a GPU."),
 ]
 Ranks = Annotated[
-    list[int] | None, typer.Option("--rank", help="For models of any rank: this rank; may be repeated.")
+    list[int] | None,
+    typer.Option("--rank", min=0, max=MAX_RANK, help="For models of any rank: this rank; may be repeated."),
 ]
 QUICKSTART = Path("configs/quickstart.yaml")
 UNBOUNDED = 100_000  # columns of output that no terminal bounds
@@ -80,9 +82,11 @@ def compile_models(
     with exit_codes():
         settings = _settings(config, device)
         store, options = _store(settings), _options(settings)
+        models = _models(settings, names or [])
+        _refuse_ranks_in_vain(ranks or [], models)
         sources = [
             source
-            for model in _models(settings, names or [])
+            for model in models
             for source in _sources(settings, model, [*_benched_ranks(model), *(ranks or [])])
         ]
         keys: list[str] = []
@@ -120,6 +124,7 @@ def explain(
         settings = _settings(config, device)
         options = _options(settings)
         (model,) = _models(settings, [name])
+        _refuse_ranks_in_vain(ranks or [], [model])
         sources = _sources(settings, model, ranks or [])
         for source in sources[1:] or sources:  # a rank that was asked for, rather than the model of any rank
             if source_text or stage:
@@ -158,6 +163,8 @@ def bench(
             if not model.bench:
                 typer.echo(f"{model.name}: no `bench` sizes in {config}, left out", err=True)
             cases += [(source, sizes) for sizes in model.bench]
+        if not cases:
+            raise ConfigError(f"{config}: no `bench` sizes, so there is nothing to measure")
         compiler.bench_registered(cases, peers=peers, device=device_of(settings), rounds=rounds, out=out)
 
 
@@ -186,8 +193,18 @@ def _models(settings: Settings, names: Sequence[str]) -> list[Model]:
 def _sources(settings: Settings, model: Model, ranks: Sequence[int]) -> list[ModelSource]:
     """The model's source; of a model of any rank, then the same at each of `ranks`, once."""
     source = model.source(settings.folder)
-    any_rank = any(declared.shape is None for declared in source.inputs)
-    return [source, *(at_rank(source, rank) for rank in dict.fromkeys(ranks if any_rank else ()))]
+    ranks = ranks if _takes_any_rank(model) else ()
+    return [source, *(at_rank(source, rank) for rank in dict.fromkeys(ranks))]
+
+
+def _takes_any_rank(model: Model) -> bool:
+    return any(declared.shape is None for declared in model.inputs)
+
+
+def _refuse_ranks_in_vain(ranks: Sequence[int], models: Sequence[Model]) -> None:
+    if ranks and not any(map(_takes_any_rank, models)):
+        names = ", ".join(model.name for model in models)
+        raise ConfigError(f"--rank is for models of any rank, found none in {names}")
 
 
 def _benched_ranks(model: Model) -> list[int]:

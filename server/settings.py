@@ -10,7 +10,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
@@ -309,21 +309,35 @@ def read(
         raise ConfigError(f"{path}:{_line(tree, first['loc'])}: {key}: {words}") from error
     except TypeError as error:  # a key that is not a string
         raise ConfigError(f"{path}:1: {error}") from error
+    for place, rule in _broken_between(settings):
+        key = ".".join(str(part) for part in place[:2])
+        raise ConfigError(f"{path}:{_line(tree, place)}: {key}: {rule}")
+    return settings
+
+
+def _broken_between(settings: Settings) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Rules that sections of the file break together, or a section and the files it names, with the place of
+    each."""
     seen: set[tuple[str, str]] = set()
     for index, model in enumerate(settings.models):
         if (model.name, model.version) in seen:
-            raise ConfigError(
-                f"{path}:{_line(tree, ('models', index, 'name'))}: models.{index}: '{model.name}' version "
-                f"'{model.version}' is registered twice"
+            yield (
+                ("models", index, "name"),
+                f"'{model.name}' version '{model.version}' is registered twice",
             )
         seen.add((model.name, model.version))
         try:
             model.source(settings.folder)
         except ConfigError as error:
-            raise ConfigError(
-                f"{path}:{_line(tree, ('models', index, 'weights'))}: models.{index}: {error}"
-            ) from error
-    return settings
+            yield ("models", index, "weights"), str(error)
+    registered = {name for name, _version in seen}
+    for index, group in enumerate(settings.server.keys.groups):
+        for name in group.models or ():
+            if name not in registered:
+                yield (
+                    ("server", "keys", "groups", index, "models"),
+                    f"group '{group.name}' names model '{name}'; registered are {_words_of(registered)}",
+                )
 
 
 def _beside(data: Mapping[Any, Any], folder: Path) -> dict[Any, Any]:
@@ -361,7 +375,10 @@ def resolve(entry: str, folder: Path) -> Path:
     if match is None:
         found = folder / os.path.expanduser(entry)
     else:
-        spec = importlib.util.find_spec(match[1])
+        try:
+            spec = importlib.util.find_spec(match[1])
+        except ImportError:  # of the package around it
+            spec = None
         roots = list(spec.submodule_search_locations or ()) if spec else []
         if not roots:
             raise ConfigError(

@@ -56,6 +56,7 @@ def bench_suite(
 ) -> None:
     """Measure and print a suite, or those of its cases that `only` names. UnknownName lists what exists."""
     if suite == "sizes":
+        _chosen((), only)
         print_solved(solve_programs())
         return
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -123,7 +124,8 @@ def _chosen(found: Sequence[Case], only: Sequence[str]) -> list[Case]:
     known = [case.source.name for case in found]
     unknown = [name for name in only if name not in known]
     if unknown:
-        raise UnknownName(f"unknown cases {', '.join(unknown)}: expected some of {', '.join(known)}")
+        words = f"expected some of {', '.join(known)}" if known else "the suite is measured whole"
+        raise UnknownName(f"unknown cases {', '.join(unknown)}: {words}")
     return [case for case in found if not only or case.source.name in only]
 
 

@@ -56,3 +56,4 @@ def test_goals_become_verdicts() -> None:
         "met: c: 90 rps, Triton 80",
         "missed: c: 0.200 ms over the model, goal 0.15",
     ]
+    assert race.verdicts(case, rows[1:]) == []  # goals are of what we do, and we did not run

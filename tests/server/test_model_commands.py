@@ -176,6 +176,9 @@ def test_bench_measures_the_sizes_of_the_file(config: Path, tmp_path: Path) -> N
         (("explain", "scaled", "--stage", "nowhere"), "unknown stage 'nowhere': expected one of capture"),
         (("bench", "--peers", "nobody", "scaled"), "unknown peers nobody"),
         (("bench", "--suite", "nothing"), "unknown suite 'nothing': expected one of survey"),
+        (("bench", "--suite", "sizes", "scaled"), "unknown cases scaled: the suite is measured whole"),
+        (("compile", "scaled", "--rank", "2"), "--rank is for models of any rank, found none in scaled"),
+        (("explain", "scaled", "--rank", "2"), "--rank is for models of any rank, found none in scaled"),
     ],
 )
 def test_a_wrong_word_is_a_usage_error(config: Path, words: tuple[str, ...], line: str) -> None:
@@ -187,6 +190,12 @@ def test_a_wrong_file_is_a_configuration_error(config: Path) -> None:
     assert "models.yaml:3: models.0: bench: expected sizes of 'columns', 'rows', found 'columns'" in refused(
         2, "compile", "--config", config
     )
+
+
+def test_nothing_to_measure_is_said(config: Path) -> None:
+    config.write_text(re.sub(" *bench: .*", "", CONFIG))
+    result = dlcb("bench", "--config", config)
+    assert result.exit_code == 2 and "no `bench` sizes, so there is nothing to measure" in result.stderr
 
 
 def test_a_missing_compiler(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,6 +67,8 @@ def wrong(tmp_path: Path, old: str, new: str) -> str:
         ("    outputs: [y]", "    outputs: [y]\n    dims: {other: [3, 4]}", ":4: models.0: dims: 'other'"),
         ("    outputs: [y]", "    outputs: [y]\n    weights: [none.pt]", ":9: models.0: 'none.pt': there is no file"),
         ("    outputs: [y]", "    outputs: [y]\n    weights: ['package:no_such_package_here/w']", ":9: .* no package"),
+        ("port: 8000", "keys: {groups: [{name: g, keys: [k], models: [m, n]}]}", ":2: server.keys: group 'g' names model 'n'; registered are 'm'"),
+        ("    outputs: [y]", "    outputs: [y]\n    weights: ['package:no_such_package.here/w']", ":9: .* no package 'no_such_package.here'"),
         ("models:", "modles:", ":3: modles: unknown key; did you mean 'models'"),
     ],
 )  # fmt: skip
