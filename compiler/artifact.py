@@ -203,7 +203,7 @@ def index_key(source: ModelSource, options: CompileOptions) -> Key:
                 {
                     f.name: getattr(options, f.name)
                     for f in fields(options)
-                    if f.name in ("optimisation", "static", "channels_last")
+                    if f.name in ("optimisation", "static", "tf32")
                 },
                 sort_keys=True,
             ),

@@ -229,7 +229,7 @@ def compile_captured(
 ) -> Artifact:
     """From the captured graphs of a model to an artifact whose kernels `builder` is compiling."""
     every = (captured, *captured.others)
-    passed = partial(run_passes, target=options.target.kind)
+    passed = partial(run_passes, target=options.target.kind, tf32=options.tf32)
     with clock("solve"):
         solutions = [each.graph.system.solve() for each in every]
     with clock("passes"):

@@ -3,6 +3,8 @@ compiler, which only a new rank of a model of unknown rank needs."""
 
 from __future__ import annotations
 
+import torch
+
 from dlcb.compiler.compilation import compile_model
 from dlcb.compiler.options import CompileOptions, Target
 from dlcb.compiler.runtime.cuda import architecture
@@ -34,5 +36,10 @@ def load_model(
 
 
 def options_for(device: str) -> CompileOptions:
-    """The options that kernels for `device` ("cpu", or "cuda" for this machine's GPU) are compiled with."""
-    return CompileOptions() if device == "cpu" else CompileOptions(target=Target.cuda(architecture(device)))
+    """The options that kernels for `device` ("cpu", or "cuda" for this machine's GPU) are compiled with,
+    under PyTorch's present settings."""
+    if device == "cpu":
+        return CompileOptions()
+    return CompileOptions(
+        target=Target.cuda(architecture(device)), tf32=bool(torch.backends.cudnn.allow_tf32)
+    )

@@ -36,7 +36,9 @@ class CompileOptions:
     target: Target = field(default_factory=Target.cpp)  # in the key
     optimisation: str = "-O2"  # in the key; the C++ compiler's level
     static: bool = False  # in the key; sizes are literals in the source
-    channels_last: bool | None = None  # in the graph's digest; None: decided by the layout pass
+    tf32: bool = (
+        True  # in the graph's digest; on CUDA convolutions may round float32 to TF32: PyTorch's default
+    )
     check_shapes: int = 6  # not in the key; shapes compared with eager when a model is compiled, 0: none
     probes: int = 2  # not in the key; traces at distinct sizes; one more where a literal stays uncertain
     guard_seconds: float = 10.0  # not in the key; processor time of the forward that collects guards

@@ -35,7 +35,8 @@ def stage_text(source: ModelSource, stage: str, options: CompileOptions | None =
     solution = captured.graph.system.solve()
     if stage == "solve":
         return _show_solution(solution)
-    graph = run_passes(captured.graph, options.target.kind, stop_after=None if stage == "passes" else stage)
+    last = None if stage == "passes" else stage
+    graph = run_passes(captured.graph, options.target.kind, stop_after=last, tf32=options.tf32)
     if stage == "passes" or stage in _PASSES:
         return graph_text.show(graph)
     plan = schedule(graph)

@@ -12,22 +12,27 @@ from dlcb.compiler.ir import ops
 from dlcb.compiler.ir.graph import Graph, GraphBuilder, Node, Value, rewrite
 
 _WITH_BIAS = 3  # operands
+_IMAGE_RANK = 4
 
 
 def fuse_epilogues(graph: Graph) -> Graph:
     """relu(convolution), relu(convolution + residual) and relu(linear) as one call each."""
-    fused = _Fused(graph, _takes_epilogue)
-    return rewrite(graph, fused.replace) if fused.plain or fused.residual else graph
+    return _fused(graph, _takes_epilogue, _ended_nhwc)
+
+
+def clip_channels_first(graph: Graph) -> Graph:
+    """As `fuse_epilogues`, for convolutions over channels-first images."""
+    return _fused(graph, _takes_epilogue_first, _ended_first)
 
 
 def clip_in_place(graph: Graph) -> Graph:
     """As `fuse_epilogues`, for a library that clips in a pass of its own over what it just wrote: then groups
     do not matter, nor whether there is a bias, and minimum(relu(convolution), constant) is one call too."""
     graph = rewrite(graph, _as_relu)
-    fused = _Fused(graph, _is_plain)
-    if not (fused.plain or fused.residual):
+    clipped = _fused(graph, _is_plain, _ended_nhwc)
+    if clipped is graph:
         return graph
-    graph = rewrite(graph, fused.replace)
+    graph = clipped
     users = graph.users()
 
     def replace(build: GraphBuilder, node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
@@ -58,11 +63,32 @@ def _number(value: Value) -> float | None:
     return float(number) if isinstance(number, int | float) and not isinstance(number, bool) else None
 
 
+# the convolution, its operands in the new graph and the residual, if there is one, as one call that clips
+_Ended = Callable[[GraphBuilder, Node, tuple[Value, ...]], Value]
+
+
+def _fused(graph: Graph, takes_epilogue: Callable[[Node], bool], ended: _Ended) -> Graph:
+    fused = _Fused(graph, takes_epilogue, ended)
+    return rewrite(graph, fused.replace) if fused.plain or fused.residual else graph
+
+
+def _ended_nhwc(build: GraphBuilder, call: Node, residual: tuple[Value, ...]) -> Value:
+    attributes = {**call.attributes, "relu": True, **({"residual": True} if residual else {})}
+    return build.apply(call.op, *call.inputs, *residual, **attributes)
+
+
+def _ended_first(build: GraphBuilder, call: Node, residual: tuple[Value, ...]) -> Value:
+    if call.op is ops.linear:
+        return _ended_nhwc(build, call, residual)
+    return build.apply(ops.convolution_relu, *call.inputs, *residual, **call.attributes)
+
+
 class _Fused:
     """Which relu ends which call: those of `plain` end their operand's, `residual[relu]` is the place of a
     convolution in a sum."""
 
-    def __init__(self, graph: Graph, takes_epilogue: Callable[[Node], bool]) -> None:
+    def __init__(self, graph: Graph, takes_epilogue: Callable[[Node], bool], ended: _Ended) -> None:
+        self._ended = ended
         users = graph.users()
         once = {value for value, readers in users.items() if len(readers) == 1} - set(graph.outputs)
         self.plain: set[Node] = set()
@@ -84,13 +110,10 @@ class _Fused:
 
     def replace(self, build: GraphBuilder, node: Node, inputs: tuple[Value, ...]) -> Sequence[Value] | None:
         if node in self.plain:
-            call = inputs[0].made_by
-            return (build.apply(call.op, *call.inputs, **{**call.attributes, "relu": True}),)
+            return (self._ended(build, inputs[0].made_by, ()),)
         if node in self.residual:
             total, place = inputs[0].made_by, self.residual[node]
-            convolution, other = total.inputs[place].made_by, total.inputs[1 - place]
-            attributes = {**convolution.attributes, "relu": True, "residual": True}
-            return (build.apply(ops.convolution_nhwc, *convolution.inputs, other, **attributes),)
+            return (self._ended(build, total.inputs[place].made_by, (total.inputs[1 - place],)),)
         return None
 
 
@@ -100,6 +123,15 @@ def _is_plain(node: Node) -> bool:
 
 def _takes_epilogue(node: Node) -> bool:
     return _is_plain(node) and node.attributes["groups"] == 1 and len(node.inputs) == _WITH_BIAS
+
+
+def _takes_epilogue_first(node: Node) -> bool:
+    return (
+        node.op is ops.convolution
+        and node.result.rank == _IMAGE_RANK
+        and node.attributes["groups"] == 1
+        and len(node.inputs) == _WITH_BIAS
+    )
 
 
 def split_biases(graph: Graph) -> Graph:

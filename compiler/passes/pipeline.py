@@ -15,7 +15,7 @@ from dlcb.compiler.passes.algebra import (
     fold_batch_norms,
     merge_linears,
 )
-from dlcb.compiler.passes.channels_last import channels_last
+from dlcb.compiler.passes.channels_last import channels_last, exact_images
 from dlcb.compiler.passes.decompose import decompose
 from dlcb.compiler.passes.epilogues import clip_in_place, fuse_epilogues, split_biases
 from dlcb.compiler.passes.fuse import fuse
@@ -26,16 +26,18 @@ from dlcb.compiler.passes.steps import Layout, Schedule, Step, ViewStep
 from dlcb.compiler.passes.views import Views
 
 # what PyTorch's libraries run as one call; every other composite is expanded
-LIBRARY = frozenset({"attention", "linear", "matmul", "convolution", "convolution_nhwc"})
+LIBRARY = frozenset({"attention", "linear", "matmul", "convolution", "convolution_nhwc", "convolution_relu"})
 
 
 @dataclass(frozen=True)
 class Pass:
-    """A named rewrite of the whole graph. `targets` are the kinds of target it pays on."""
+    """A named rewrite of the whole graph. `targets` are the kinds of target it pays on; `tf32` where it pays
+    only if libraries may round float32 so, or only if they may not."""
 
     name: str
     run: Callable[[Graph], Graph]
     targets: frozenset[str] = frozenset({"cpp", "cuda"})
+    tf32: bool | None = None
 
 
 _CPP, _CUDA = frozenset({"cpp"}), frozenset({"cuda"})
@@ -50,7 +52,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("evaluate_coordinates", evaluate_coordinates),
     Pass("additive_masks", additive_masks, _CPP),
     Pass("additive_masks", partial(additive_masks, row_multiple=_MASK_ROWS), _CUDA),
-    Pass("channels_last", partial(channels_last, depthwise_kernels=True), _CUDA),
+    Pass("channels_last", partial(channels_last, depthwise_kernels=True), _CUDA, tf32=True),
+    Pass("channels_last", exact_images, _CUDA, tf32=False),
     Pass("channels_last", channels_last, _CPP),
     Pass("fuse_epilogues", fuse_epilogues, _CUDA),
     Pass("clip_in_place", clip_in_place, _CPP),
@@ -61,11 +64,16 @@ PASSES: tuple[Pass, ...] = (
 
 
 def run_passes(
-    graph: Graph, target: str = "cpp", passes: Sequence[Pass] = PASSES, stop_after: str | None = None
+    graph: Graph,
+    target: str = "cpp",
+    passes: Sequence[Pass] = PASSES,
+    stop_after: str | None = None,
+    tf32: bool = True,
 ) -> Graph:
-    """`graph` after those of `passes` that pay on the kind of target, up to the one named `stop_after`."""
+    """`graph` after those of `passes` that pay on the kind of target, up to the one named `stop_after`.
+    `tf32`: cuDNN may round the operands of float32 convolutions to TF32."""
     for step in passes:
-        if target in step.targets:
+        if target in step.targets and step.tf32 in (None, tf32):
             graph = step.run(graph)
         if step.name == stop_after:
             break

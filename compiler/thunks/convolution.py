@@ -1,4 +1,4 @@
-"""Convolutions over channels-last images as steps of a plan: operands come in with every call, and the result
+"""Convolutions over images as steps of a plan: operands come in with every call, and the result
 is what PyTorch's own convolution gives. A new shape is served without a plan of cuDNN's; where it comes
 again, cuDNN's fused calls, or oneDNN's with packed weights, take over.
 """
@@ -122,6 +122,32 @@ class ImageConvolution:
             self._packed = onednn.pack(x, weight, *self._geometry)
             self._packs = False  # tried
         return self._plain(x, weight, bias, residual)
+
+
+class ClippedConvolution:
+    """relu(convolution + residual) over channels-first images, as one step of a plan. `hot`: so many calls
+    follow that the first may plan them."""
+
+    def __init__(self, attributes: Mapping[str, Any], hot: bool = False) -> None:
+        self._geometry = tuple(attributes[name] for name in ("stride", "padding", "dilation"))
+        self._groups, self._hot = attributes.get("groups", 1), hot
+
+    def __call__(
+        self, operands: Sequence[torch.Tensor], out: torch.Tensor | None = None
+    ) -> Callable[[], torch.Tensor]:
+        x, weight, bias, *residual = operands
+        return partial(self._run, x, weight, bias, residual[0] if residual else None)
+
+    def _run(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, residual: torch.Tensor | None
+    ) -> torch.Tensor:
+        hot = self._hot or was_met((weight.data_ptr(), x.shape), unplanned.UNPLANNED_CALLS)
+        if not (hot and x.is_cuda):  # a fused call takes twice as long to plan as a plain one
+            y = torch.convolution(x, weight, bias, *self._geometry, False, (0, 0), self._groups)
+            return (y if residual is None else y.add_(residual)).relu_()
+        if residual is None:
+            return torch.cudnn_convolution_relu(x, weight, bias, *self._geometry, self._groups)
+        return torch.cudnn_convolution_add_relu(x, weight, residual, 1.0, bias, *self._geometry, self._groups)
 
 
 def was_met(place: tuple[int, torch.Size], calls: int) -> bool:

@@ -14,7 +14,7 @@ import torch
 from dlcb.compiler.errors import UnsupportedOperator
 from dlcb.compiler.runtime.calls import Binder
 from dlcb.compiler.runtime.types import TORCH
-from dlcb.compiler.thunks.convolution import ImageConvolution
+from dlcb.compiler.thunks.convolution import ClippedConvolution, ImageConvolution
 from dlcb.compiler.thunks.rounding import cast_evenly
 from dlcb.compiler.thunks.unplanned import Multiply, UnplannedAttention, UnplannedProduct
 
@@ -43,6 +43,8 @@ def binder(operator: str, attributes: Mapping[str, Any], constant: Sequence[bool
     if operator == "convolution_nhwc":
         weights = constant[1 : len(constant) - bool(attributes.get("residual"))]
         return ImageConvolution(attributes, constant_weights=all(weights), hot=hot)
+    if operator == "convolution_relu":
+        return ClippedConvolution(attributes, hot)
     if operator in UNPLANNED_PRODUCTS and not hot:
         row, multiply = UNPLANNED_PRODUCTS[operator], UnplannedProduct(_product)
         return lambda operands, out: row(operands, attributes, out, multiply)
@@ -146,6 +148,12 @@ def _convolution_nhwc(
     return ImageConvolution(attributes)(operands)
 
 
+def _convolution_relu(
+    operands: Operands, attributes: Mapping[str, Any], out: torch.Tensor | None
+) -> Callable[[], torch.Tensor]:
+    return ClippedConvolution(attributes)(operands)
+
+
 def _attention(
     operands: Operands, attributes: Mapping[str, Any], out: torch.Tensor | None
 ) -> Callable[[], torch.Tensor]:
@@ -186,6 +194,7 @@ ROWS: dict[str, Row] = {
     "matmul": _matmul,
     "convolution": _convolution,
     "convolution_nhwc": _convolution_nhwc,
+    "convolution_relu": _convolution_relu,
     "attention": _attention,
     "cumsum": _cumsum,
     "cast_evenly": _cast_evenly,

@@ -20,7 +20,7 @@ from . import spelling
 from .program import Program, Sizes, Step
 
 # A library may add infinities up in any order, and pads with nothing where we multiply by 0.
-_OURS = ("depthwise_nhwc", "convolution_nhwc")
+_OURS = ("depthwise_nhwc", "convolution_nhwc", "convolution_relu")
 _SUMS = {*_OURS, *(name for name, op in ops.OPS.items() if op.kind == "contract")}
 # What one operator may round, of an element and of the mean magnitude around it: sums are the worst.
 _ALLOWED = {torch.float16: 2**-7, torch.bfloat16: 2**-4, torch.float32: 2**-14, torch.float64: 2**-40}

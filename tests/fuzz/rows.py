@@ -395,6 +395,18 @@ def convolution(d: Draft, op: str) -> Any:
     return y
 
 
+def convolution_relu(d: Draft, op: str) -> Any:
+    x = d.pick(
+        (FLOAT32,),
+        rank=(4, 4),
+        fits=lambda v: v.shape[1].is_const and v.shape[1].value > 0,
+        shape=[d.dim(), as_expr(4), d.dim(), d.dim()],
+    )
+    window = [d.one((1, 3)) for _ in range(2)]
+    w = weights(d, [as_expr(n) for n in (4, d.values[x].shape[1].value, *window)], FLOAT32, 1)
+    return d.add(op, x, *w, *weights(d, [as_expr(4)], FLOAT32, 1), groups=1, **geometry(d, window))
+
+
 def geometry(d: Draft, window: Sequence[int]) -> dict[str, Any]:
     """How a convolution's window moves."""
     return {
@@ -533,6 +545,7 @@ ROWS: dict[str, Row] = {
     "linear": linear,
     "convolution": convolution,
     "convolution_nhwc": convolution_nhwc,
+    "convolution_relu": convolution_relu,
     "depthwise_nhwc": depthwise_nhwc,
     "attention": attention,
 }

@@ -131,6 +131,12 @@ def _convolution(
     return {3: F.conv1d, 4: F.conv2d}[x.dim()](x, w, bias, **options)
 
 
+def _convolution_relu(
+    x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor, *residual: torch.Tensor, **options: Any
+) -> torch.Tensor:
+    return torch.relu(sum(residual, F.conv2d(x, w, bias, **options)))
+
+
 def _convolution_nhwc(
     x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None, relu: bool = False, **options: Any
 ) -> torch.Tensor:
@@ -302,6 +308,7 @@ SPELLED: dict[str, Spelled] = {
     "linear": F.linear,
     "convolution": _convolution,
     "convolution_nhwc": _convolution_nhwc,
+    "convolution_relu": _convolution_relu,
     "depthwise_nhwc": _depthwise_nhwc,
     "cumsum": torch.cumsum,
 }

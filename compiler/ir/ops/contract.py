@@ -150,6 +150,34 @@ convolution = Op(
 )  # fmt: skip
 
 
+# ---- relu(convolution + residual), which libraries do in one call; the residual may be missing
+
+
+def _clipped_shape(
+    infer: Inference, x: Type, w: Type, bias: Type, *residual: Type, **attributes: Any
+) -> Shape:
+    shape = _convolution_shape(infer, x, w, bias, **attributes)
+    for added in residual:
+        for axis, (a, b) in enumerate(zip(added.shape, shape, strict=True)):
+            infer.equal(a, b, f"axis {axis} of the residual")
+    return shape
+
+
+def _clipped_expanded(
+    build: GraphBuilder, x: Value, w: Value, bias: Value, *residual: Value, **attributes: Any
+) -> Value:
+    y = build.apply(convolution, x, w, bias, **attributes)
+    for added in residual:
+        y = build.apply(elementwise.add, y, added)
+    return build.apply(elementwise.relu, y)
+
+
+convolution_relu = Op(
+    "convolution_relu", "composite", _clipped_shape,
+    lambda x, w, *rest, **attributes: promoted(x, w), expand=_clipped_expanded,
+)  # fmt: skip
+
+
 # ---- convolution over channels-last images, with what libraries do in the same call:
 # y[n, h, w, o] = relu(sum of x[n, .., c] * w[o, .., c] + bias[o] + residual[n, h, w, o]), at most `ceiling`
 

@@ -3,6 +3,8 @@ channels-last between convolutions, epilogues in the library call, the same valu
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from pass_programs import Program
@@ -85,6 +87,24 @@ def test_the_values_stay(network, sizes: dict[str, int], target: str) -> None:
     np.testing.assert_allclose(
         values(run_passes(graph, target), sizes), values(graph, sizes), rtol=1e-9, atol=1e-12
     )
+
+
+@pytest.mark.parametrize("network", [residual_network, branching_network])
+def test_the_values_stay_without_tf32(network) -> None:
+    graph, sizes = network(), {"batch": 2, "height": 16, "width": 19}
+    exact = run_passes(graph, "cuda", tf32=False)
+    np.testing.assert_allclose(values(exact, sizes), values(graph, sizes), rtol=1e-9, atol=1e-12)
+
+
+def test_without_tf32_float32_images_stay_channels_first() -> None:
+    plan = schedule(run_passes(residual_network(), "cuda", tf32=False))
+    calls = Counter(step.node.op.name for step in plan.steps if isinstance(step, LibraryStep))
+    assert calls == {"convolution_relu": 5, "convolution": 1, "linear": 1}
+    kernels = [step for step in plan.steps if isinstance(step, KernelStep)]
+    assert len(kernels) == 2, "the pooling and the mean"
+    assert "convolution_nhwc" in [
+        node.op.name for node in run_passes(branching_network(), "cuda", tf32=False).nodes
+    ]
 
 
 def test_a_residual_network_is_library_calls_and_three_kernels(golden) -> None:

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dlcb.compiler.bridge.agreement import without_tf32
 from dlcb.compiler.thunks import library, unplanned
 from dlcb.compiler.thunks.unplanned import UNPLANNED_CALLS, UnplannedAttention
 
@@ -109,3 +110,18 @@ def test_a_step_gives_the_same_before_and_after_it_is_hot(residual: bool, ceilin
     wanted = hot(given, None)()
     for _ in range(UNPLANNED_CALLS + 2):
         torch.testing.assert_close(cold(given, None)(), wanted, atol=4e-3, rtol=4e-3)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.device)])
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_channels_first_step_gives_the_same_before_and_after_it_is_hot(residual: bool, device: str) -> None:
+    attributes = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    given = [torch.randn(2, 16, 9, 7), torch.randn(16, 16, 3, 3) / 12, torch.randn(16)]
+    given += [torch.randn(2, 16, 9, 7)] if residual else []
+    given = [x.to(device) for x in given]
+    wanted = torch.nn.functional.conv2d(*given[:3], padding=1)
+    wanted = torch.relu(wanted + given[3] if residual else wanted)
+    with without_tf32():
+        step = library.binder("convolution_relu", attributes, [False, True, True, False], False)
+        for _ in range(UNPLANNED_CALLS + 2):
+            torch.testing.assert_close(step(given, None)(), wanted, atol=1e-3, rtol=1e-3)
