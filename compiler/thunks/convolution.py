@@ -129,8 +129,13 @@ class ClippedConvolution:
     follow that the first may plan them."""
 
     def __init__(self, attributes: Mapping[str, Any], hot: bool = False) -> None:
-        self._geometry = tuple(attributes[name] for name in ("stride", "padding", "dilation"))
-        self._groups, self._hot = attributes.get("groups", 1), hot
+        self._geometry = (
+            attributes["stride"],
+            attributes["padding"],
+            attributes["dilation"],
+            attributes.get("groups", 1),
+        )
+        self._hot = hot
 
     def __call__(
         self, operands: Sequence[torch.Tensor], out: torch.Tensor | None = None
@@ -143,11 +148,12 @@ class ClippedConvolution:
     ) -> torch.Tensor:
         hot = self._hot or was_met((weight.data_ptr(), x.shape), unplanned.UNPLANNED_CALLS)
         if not (hot and x.is_cuda):  # a fused call takes twice as long to plan as a plain one
-            y = torch.convolution(x, weight, bias, *self._geometry, False, (0, 0), self._groups)
+            stride, padding, dilation, groups = self._geometry
+            y = torch.convolution(x, weight, bias, stride, padding, dilation, False, (0, 0), groups)
             return (y if residual is None else y.add_(residual)).relu_()
         if residual is None:
-            return torch.cudnn_convolution_relu(x, weight, bias, *self._geometry, self._groups)
-        return torch.cudnn_convolution_add_relu(x, weight, residual, 1.0, bias, *self._geometry, self._groups)
+            return torch.cudnn_convolution_relu(x, weight, bias, *self._geometry)
+        return torch.cudnn_convolution_add_relu(x, weight, residual, 1.0, bias, *self._geometry)
 
 
 def was_met(place: tuple[int, torch.Size], calls: int) -> bool:
