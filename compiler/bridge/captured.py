@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from dlcb.compiler.bridge.branches import Branch
 from dlcb.compiler.bridge.coverage import covered
-from dlcb.compiler.bridge.guards import Branch
 from dlcb.compiler.bridge.probes import Bindings
 from dlcb.compiler.bridge.verdicts import DimVerdict
 from dlcb.compiler.ir.graph import Graph

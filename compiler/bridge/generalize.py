@@ -19,6 +19,7 @@ from dlcb.compiler.bridge.declared import declare
 from dlcb.compiler.bridge.exported import as_exported, inputs_of, sizes_of, state, traced_size
 from dlcb.compiler.bridge.lower import lower
 from dlcb.compiler.bridge.record import Trace
+from dlcb.compiler.bridge.scope import Scope
 from dlcb.compiler.bridge.search import Search
 from dlcb.compiler.bridge.symbolic import opposite
 from dlcb.compiler.bridge.verdicts import AS_FAR_AS_SHOWN, judge
@@ -60,7 +61,7 @@ def _from_module(source: ModelSource, module: nn.Module, options: CompileOptions
     them, large ones first: there are more of those. A program whose traces take long is left to PyTorch
     there."""
     started = time.process_time()
-    searches = [Search(source, module, options)]
+    searches = [Search(Scope(source, module, options))]
     found = [searches[0].run()]
     notes: list[str] = []
     ahead = [(searches[0], *turn) for turn in searches[0].turns]

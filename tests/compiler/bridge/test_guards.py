@@ -10,7 +10,8 @@ import torch
 from captured_programs import Program
 from torch import Tensor
 
-from dlcb.compiler.bridge.guards import Branches, collect
+from dlcb.compiler.bridge.branches import Branches
+from dlcb.compiler.bridge.guards import collect
 from dlcb.compiler.expr.node import evaluate, size
 
 N = size("n")

@@ -19,7 +19,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from dlcb.compiler.bridge import kinds
-from dlcb.compiler.bridge.guards import Branches, collect
+from dlcb.compiler.bridge.branches import Branches
+from dlcb.compiler.bridge.guards import collect
 from dlcb.compiler.expr.node import evaluate, size
 
 N = size("n")
