@@ -389,14 +389,17 @@ def _fill(e: Emit, x: Value, value: Any) -> Value:
 def _arange(
     e: Emit, start: Any, stop: Any, step: Any = 1, *, dtype: torch.dtype | None = None, **place: Any
 ) -> Value:
-    if any(isinstance(number, float) and not number.is_integer() for number in (start, stop, step)):
+    given = (start, stop, step)
+    if any(
+        x.dtype.is_float if isinstance(x, Expr) else isinstance(x, float) and not x.is_integer()
+        for x in given
+    ):
         raise UnsupportedOperator("a range with fractional bounds", node=e.operator)
-    whole = all(isinstance(number, (int, Expr)) for number in (start, stop, step))
+    whole = all(isinstance(x, (int, Expr)) for x in given)
     kind = _kind(dtype, INT64 if whole else from_torch(torch.get_default_dtype()))
-    start, stop = (as_expr(x if isinstance(x, Expr) else int(x)) for x in (start, stop))
-    return e.apply(
-        ops.arange, start=start, stop=stop, step=e.literal(step, "the step of a range"), dtype=kind
-    )
+    start, stop, step = (x if isinstance(x, Expr) else int(x) for x in given)
+    step = e.literal(step, "the step of a range")
+    return e.apply(ops.arange, start=as_expr(start), stop=as_expr(stop), step=step, dtype=kind)
 
 
 def _arange_to(e: Emit, stop: Any, **keywords: Any) -> Value:

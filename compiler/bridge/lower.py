@@ -460,7 +460,7 @@ class _Lowering:
         made = self.build.apply_all(
             ops.eager,
             *tensors,
-            target=str(node.target),
+            target=partition.without_writes(node.target),
             arguments=plain,
             shapes=tuple(shapes),
             dtypes=tuple(dtypes),

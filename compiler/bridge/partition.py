@@ -77,6 +77,18 @@ def call(
     return tuple(result for result in results if isinstance(result, torch.Tensor))
 
 
+def without_writes(operator: torch._ops.OpOverload) -> str:
+    """The name of an operator, or of the one that gives as a result what this writes into its first operand:
+    in a graph values never change. Raises UnsupportedOperator where there is none."""
+    if not operator._schema.is_mutable:
+        return str(operator)
+    namespace, name, overload = str(operator).split(".")
+    functional = f"{namespace}.{name.removesuffix('_')}.{overload}"
+    if not name.endswith("_") or find(functional)._schema.is_mutable:  # type: ignore[attr-defined]
+        raise UnsupportedOperator(f"{operator} writes into its operands, and nothing else does the same")
+    return functional
+
+
 def find(target: str) -> Callable[..., Any]:
     """The operator of PyTorch that "namespace.name.overload" names. Raises UnsupportedOperator where there
     is none."""

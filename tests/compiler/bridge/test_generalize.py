@@ -31,6 +31,7 @@ def sizes_of(program: object) -> list[str | int]:
         lambda x: x.view(x.shape[0], 2, -1).transpose(1, 2).reshape(x.shape[0], -1),
         lambda x: x / x.shape[0] + x * x.shape[1] ** -0.5,
         lambda x: torch.arange(x.shape[1]) + x,
+        lambda x: torch.arange(x.shape[1], 0, -1.0) + x,
         lambda x: torch.cat([x, x[:, :1]], 1)[:, 1:],
         lambda x: x.unsqueeze(0).expand(3, -1, -1).sum(0),
         lambda x: nn.functional.pad(x, (1, -x.shape[1] % 8)),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from captured_programs import Program, assert_agrees, captured
+from torch import Tensor
 
 from dlcb.compiler.bridge import partition
 from dlcb.compiler.dtype import FLOAT32
@@ -35,3 +37,19 @@ def test_a_call_with_several_results_and_equal_tensors() -> None:
 def test_an_operator_that_pytorch_lacks_is_named() -> None:
     with pytest.raises(UnsupportedOperator, match=r"aten\.no_such\.default"):
         partition.find("aten.no_such.default")
+
+
+def test_a_write_into_a_fresh_tensor_is_no_write_in_the_graph() -> None:
+    def twice(x: Tensor) -> tuple[Tensor, Tensor]:
+        rows = (x[:, 0] > 0).long()
+        return torch.zeros(2, 3).index_add_(0, rows, x), torch.zeros(2, 3).index_add_(0, rows, 2 * x)
+
+    program = captured(twice, ("n", 3))
+    targets = [node.attributes["target"] for node in program.graph.nodes if node.op.name == "eager"]
+    assert targets == ["aten.index_add.default"] * 2  # else both would write into the one tensor of zeros
+    assert_agrees(program, Program(twice), {"x0": torch.randn(5, 3)})
+
+
+def test_a_write_that_nothing_says_without_one_is_refused() -> None:
+    with pytest.raises(UnsupportedOperator, match="writes into its operands"):
+        partition.without_writes(torch.ops.aten.add.out)
