@@ -286,8 +286,11 @@ class Cuda(Lowering):
 
     def _wanted_load(self, access: str, node: Expr, guard: Spelled) -> str:
         """A load of what `access` points to, which is made without a branch where it has conditions."""
-        conditions = [*self._wanted, *([] if node.args[1] is TRUE else [inside(guard, 6)])]
+        conditions = self._conditions(node, guard)
         return f"load_if({' && '.join(conditions)}, {access})" if conditions else f"*{access}"
+
+    def _conditions(self, node: Expr, guard: Spelled) -> list[str]:
+        return [*self._wanted, *([] if node.args[1] is TRUE else [inside(guard, 6)])]
 
     # ---- reductions ------------------------------------------------------------------------------
 

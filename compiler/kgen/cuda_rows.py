@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from dlcb.compiler.expr.dag import Expr, toposort
-from dlcb.compiler.expr.node import product, substitute
+from dlcb.compiler.expr.node import ZERO, index, product, substitute
 from dlcb.compiler.ir.graph import Value
 from dlcb.compiler.kgen.coords import Element
 from dlcb.compiler.kgen.cstyle import ATOM, JOINS, Spelled, inside
@@ -57,7 +57,7 @@ class Rows(Cuda):
     def _spread(
         self, loops: Sequence[Expr], elements: Sequence[Element], home: Scope, first: str, step: str
     ) -> None:
-        if self.variant.repeat > 1:
+        if self.variant.repeat > 1 or self.variant.shifted:
             self._spread_ahead(loops[-1], elements, home, first)
             return
         super()._spread(loops, elements, home, first, step)
@@ -69,7 +69,9 @@ class Rows(Cuda):
         """Stores of several turns at a time, all of whose loads are sent before the first is waited for."""
         width, team, repeat = self.variant.width, self.variant.team, self.variant.repeat
         reading, (storing, lanes) = self._chunk((loop,), home)[0], self._chunk((loop,), home)
-        turns = Scope(home, frozenset())
+        turns, ends = Scope(home, frozenset()), Scope(home, frozenset((loop,)))
+        if self.variant.shifted:
+            self._read_ends(loop, elements, home, ends)
         self._wanted = ["within"]
         turns.lines.extend(self._read_ahead(loop, elements, reading, lanes))
         self._wanted = []
@@ -78,12 +80,16 @@ class Rows(Cuda):
         storing.lines.extend(after)
         name = identifier(first_of(loop).value if width > 1 else loop.value)
         counter, at, kind = self.fresh("at"), self.fresh("at"), self._index_type
-        count = self._size(self.system.simplify(loop.args[0] // width))
+        before, count = "", self._size(self.system.simplify(loop.args[0] // width))
+        if self.variant.shifted:
+            before, count = self._accesses_of(loop, home)
+            before += " + "
         for scope in (reading, storing):
             turn = Scope(turns, frozenset())
             turn.lines.append(f"const {kind} {at} = {counter} + turn * {team};")
-            # of the sum, the second part becomes one of the access
-            scope.lines.insert(0, f"const {kind} {name} = {counter} * {width} + turn * {team * width};")
+            # of the sum, the last part becomes one of the access
+            place = f"{before}{counter} * {width} + turn * {team * width}"
+            scope.lines.insert(0, f"const {kind} {name} = {place};")
             if scope is reading:
                 turn.lines += [f"const bool within = {at} < {count};", *scope.lines]
             else:
@@ -91,6 +97,12 @@ class Rows(Cuda):
             turns.add(["#pragma unroll", f"for (int turn = 0; turn < {repeat}; ++turn)"], turn)
         head = f"for ({kind} {counter} = {first}; {counter} < {count}; {counter} += {team * repeat})"
         home.add([head], turns)
+        if self.variant.shifted:
+            self._store(elements, ends, ends)
+            ends.lines.insert(
+                0, f"const {kind} {identifier(loop.value)} = {identifier(_end_of(loop).value)};"
+            )
+            home.add(["if (at_end)"], ends)
 
     def _read_ahead(
         self, loop: Expr, elements: Sequence[Element], reading: Scope, lanes: Scope
@@ -105,11 +117,51 @@ class Rows(Cuda):
             kind = self._pack_type(node.dtype) if width > 1 else self.type_name(node.dtype)
             offset, guard = self.compute([substitute(node.args[0], {loop: here}), node.args[1]], reading)
             place = f"{node.value} + {inside(offset, 12)}"
-            access = f"reinterpret_cast<const {kind}*>({place})" if width > 1 else place
-            reading.lines.append(f"held{number}[turn] = {self._wanted_load(access, node, guard)};")
-            lanes.names[node] = f"held{number}[turn]" + (".at[lane]" if width > 1 else ""), ATOM
+            held = f"held{number}[turn]"
+            if self.variant.shifted:
+                apart, pack = self._apart(node, loop, lanes), self.fresh("pack")
+                access = f"reinterpret_cast<const {kind}*>({place} - {apart})"
+                wanted = " && ".join(self._conditions(node, guard))
+                reading.lines.append(f"{held} = load_two({wanted}, {access}, {apart});")
+                lanes.around.lines.append(f"const {kind} {pack} = shifted({held}, {apart});")
+                kind, held = f"Two<{kind}>", pack
+            else:
+                access = f"reinterpret_cast<const {kind}*>({place})" if width > 1 else place
+                reading.lines.append(f"{held} = {self._wanted_load(access, node, guard)};")
+            lanes.names[node] = held + (".at[lane]" if width > 1 else ""), ATOM
             yield f"{kind} held{number}[{self.variant.repeat}];"
             number += 1
+
+    def _apart(self, node: Expr, loop: Expr, lanes: Scope) -> str:
+        """By how many elements a row that is read lies off an aligned address where accesses to the one that
+        is stored begin."""
+        home = lanes.around.around
+        (before, _), name = self._accesses_of(loop, home), self.fresh("apart")
+        (start,) = self.compute([substitute(node.args[0], {loop: ZERO})], home)
+        home.lines.append(
+            f"const int {name} = int({inside(start, 12)} + {before} & {self.variant.width - 1});"
+        )
+        return name
+
+    def _read_ends(self, loop: Expr, elements: Sequence[Element], home: Scope, ends: Scope) -> None:
+        """Add to `home` the loads of the element of a row that no aligned access holds and this thread takes.
+        `ends`, in which it is stored, then finds them."""
+        (before, count), width, end = self._accesses_of(loop, home), self.variant.width, _end_of(loop)
+        reading, member = Scope(home, frozenset((end,))), f"int({self._member})"
+        place = f"{member} < {before} ? {member} : {member} + {count} * {width}"
+        home.lines += [
+            f"const {self._index_type} {identifier(end.value)} = {place};",
+            f"const bool at_end = {identifier(end.value)} < {self._end(loop, home)};",
+        ]
+        self._wanted = ["at_end"]
+        for node in _read_along(loop, elements):
+            name = self.fresh("last")
+            offset, guard = self.compute([substitute(node.args[0], {loop: end}), node.args[1]], reading)
+            load = self._wanted_load(f"{node.value} + {inside(offset, 12)}", node, guard)
+            reading.lines.append(f"const {self.type_name(node.dtype)} {name} = {load};")
+            ends.names[node] = name, ATOM
+        self._wanted = []
+        home.lines += reading.lines
 
     def _over(
         self,
@@ -251,6 +303,11 @@ class Rows(Cuda):
         lanes = f"[{self.variant.width}]" if self.variant.width > 1 else ""
         memory.lines.append(f"{self.local_type(node)} {name}[{self.variant.turns}]{lanes};")
         return f"{name}[turn]" + ("[lane]" if lanes else ""), ATOM
+
+
+def _end_of(loop: Expr) -> Expr:
+    """An element along `loop` that no aligned access holds."""
+    return index(f"{loop.value}_end", loop.args[0])
 
 
 def _read_along(loop: Expr, elements: Sequence[Element]) -> Iterator[Expr]:

@@ -332,6 +332,35 @@ template <typename P> FUNCTION P load_if(bool wanted, const P* place) {
 #else
 template <typename P> FUNCTION P load_if(bool wanted, const P* place) { return wanted ? *place : P{}; }
 #endif
+// the two aligned packs that hold a pack of elements which starts `apart` elements after the first of them;
+// the second one is read where it holds any
+template <typename P> struct Two { P low, high; };
+template <typename P> FUNCTION Two<P> load_two(bool wanted, const P* place, int apart) {
+    return {load_if(wanted, place), load_if(wanted && apart != 0, place + 1)};
+}
+template <typename T, int N> FUNCTION Pack<T, N> shifted(const Two<Pack<T, N>>& two, int apart) {
+    constexpr int bytes = sizeof(T) * N, words = bytes < 4 ? 1 : bytes / 4;
+    const int by = apart * int(sizeof(T));
+    unsigned w[2 * words];
+    if constexpr (bytes < 4) {
+        w[0] = *(unsigned short*)&two.low, w[1] = *(unsigned short*)&two.high;
+        w[0] |= w[1] << 16;
+    } else {
+        #pragma unroll
+        for (int k = 0; k < 2 * words; ++k) w[k] = ((unsigned*)&two)[k];
+    }
+    #pragma unroll
+    for (int step = words / 2; step > 0; step /= 2)
+        if (sizeof(T) <= 4 * step) {
+            #pragma unroll
+            for (int k = 0; k + step < 2 * words; ++k) w[k] = by & 4 * step ? w[k + step] : w[k];
+        }
+    if (sizeof(T) < 4) {
+        #pragma unroll
+        for (int k = 0; k < words; ++k) w[k] = __funnelshift_r(w[k], w[k + 1], by * 8);
+    }
+    return *(Pack<T, N>*)w;
+}
 // stores by one access, which the compiler does not take apart, what this kernel does not read again, so that
 // it displaces nothing from the cache that is
 #ifdef __CUDACC__

@@ -8,8 +8,19 @@ from dataclasses import dataclass, replace
 
 from dlcb.compiler.dtype import BOOL, INDEX, DType
 from dlcb.compiler.expr.dag import Expr, toposort
-from dlcb.compiler.expr.node import ONE, TRUE, ZERO, apply, as_expr, ceildiv, equal, product, substitute
-from dlcb.compiler.kgen.affine import linear, over_sizes
+from dlcb.compiler.expr.node import (
+    FALSE,
+    ONE,
+    TRUE,
+    ZERO,
+    apply,
+    as_expr,
+    ceildiv,
+    equal,
+    product,
+    substitute,
+)
+from dlcb.compiler.kgen.affine import Sum, linear, over_sizes
 from dlcb.compiler.kgen.schedule import Nest, is_short, worth_keeping
 from dlcb.compiler.kgen.verify import products
 from dlcb.compiler.shapes.system import System
@@ -50,6 +61,7 @@ class Variant:
     tail: bool = False  # are there elements beyond the last whole access?
     repeat: int = 1  # elements of a thread whose loads are to be under way together
     peeled: bool = False  # may rows start and end within an access?
+    shifted: bool = False  # if peeled: may what is read start elsewhere within an access than what is stored?
     streams: bool = False  # should what it stores leave the cache to what it reads?
     # blocks of a multiprocessor among which registers are shared out; left alone (0), NVRTC waits for loads
     # early to have registers for more of them
@@ -67,7 +79,7 @@ class Variant:
         turns = f"_t{self.turns}" if self.turns else ""
         shape = f"_{self.shape}" if self.shape else ""
         shape += f"_{self.across}" if self.across != TILE else ""
-        peeled = "_peeled" if self.peeled else ""
+        peeled = "_shifted" if self.shifted else "_peeled" if self.peeled else ""
         return width + team + turns + shape + peeled + ("_64" if self.index_bits == 64 else "")
 
 
@@ -152,8 +164,9 @@ def wide_guards(nest: Nest, width: int, system: System, whole: bool = True) -> t
 
 def row_start(nest: Nest, loop: Expr) -> Expr:
     """Where in memory, in elements, a row along `loop` starts; of several tensors one will do
-    (`may_be_peeled`)."""
-    offset = next(offset for offset, _ in accesses(nest) if linear(offset).get(loop) is ONE)
+    (`may_be_peeled`), but what a row kernel stores comes first (`may_be_shifted`)."""
+    stores = [(e.offset, e.value.dtype) for e in nest.elements if nest.kind == "row"]
+    offset = next(offset for offset, _ in (*stores, *accesses(nest)) if linear(offset).get(loop) is ONE)
     return substitute(offset, {loop: ZERO})
 
 
@@ -186,6 +199,27 @@ def may_be_peeled(nest: Nest, width: int) -> bool:
     apart = [step for start in starts.values() for step in linear(start - first).values()]
     indices = {i for start in starts.values() for i in start.free if i.op == "index"}
     return indices <= rows and all(step.is_const and step.value % width == 0 for step in apart)
+
+
+def may_be_shifted(nest: Nest, width: int) -> bool:
+    """Are rows without reductions read and stored from their first element to their last, and do all that are
+    stored start equally far from an address of `width` elements, whatever the sizes?"""
+    (loop,) = nest.inner
+    nodes = list(toposort(e.scalar for e in nest.elements))
+    guards = [node.args[1] for node in nodes if node.op == "load"]
+    guards += [arg for node in nodes if node.op == "check" for arg in node.args]
+    if any(loop in guard.free for guard in (*guards, *(e.guard for e in nest.elements))):
+        return False
+    walks = [linear(offset) for offset, _ in accesses(nest) if loop in offset.free]
+    if any(walk.get(loop) is not ONE or _terms_along(walk, loop) > 1 for walk in walks):
+        return False
+    starts = [substitute(e.offset, {loop: ZERO}) for e in nest.elements if loop in e.indices]
+    apart = [step for start in starts for step in linear(start - starts[0]).values()]
+    return len(starts) == len(nest.elements) and all(s.is_const and s.value % width == 0 for s in apart)
+
+
+def _terms_along(walk: Sum, loop: Expr) -> int:
+    return sum(1 for term in walk if loop in term.free)
 
 
 def narrow_guards(nest: Nest, system: System) -> tuple[Expr, ...]:
@@ -268,20 +302,27 @@ def _looked_up(nest: Nest, system: System) -> Iterator[Choice]:
     rows = _as_rows(nest)
     if rows is None:
         return
-    narrow = narrow_guards(nest, system)
+    narrow, tables = narrow_guards(nest, system), _read_along(rows)
     for width in dict.fromkeys((widest(rows), 1)):
         wide = wide_guards(rows, width, system)
-        if wide is None:
-            continue
         long = system.simplify(row_length(rows) >= WARP * width)
-        if not (long.is_const and not long.value):
-            for variant, limits in _teams(rows, width, system):
-                repeat = _UNDER_WAY if width > 1 else 2 * _UNDER_WAY
-                # tables are read many times
-                copying = replace(variant, repeat=repeat, streams=True, blocks=_COPYING_BLOCKS)
+        for variant, limits in _teams(rows, width, system) if long is not FALSE else ():
+            repeat = _UNDER_WAY if width > 1 else 2 * _UNDER_WAY
+            # tables are read many times
+            copying = replace(variant, repeat=repeat, streams=True, blocks=_COPYING_BLOCKS)
+            if wide is not None:
                 yield rows, copying, (*_true(long), *limits, *wide, *narrow)
+            if wide != () and width > 1 and tables <= _UNDER_WAY and may_be_shifted(rows, width):
+                shifted = replace(copying, peeled=True, shifted=True, repeat=_UNDER_WAY // tables)
+                yield rows, shifted, (*_true(long), *limits, *narrow)
         if wide == ():  # every size divides
             return
+
+
+def _read_along(rows: Nest) -> int:
+    """How many tensors are read along the rows."""
+    (loop,) = rows.inner
+    return sum(1 for n in toposort(e.scalar for e in rows.elements) if n.op == "load" and loop in n.free)
 
 
 def _as_rows(nest: Nest) -> Nest | None:

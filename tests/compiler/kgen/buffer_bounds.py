@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -84,9 +85,10 @@ def with_room(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
 @contextmanager
 def held_to_buffers(library: ctypes.CDLL, kernel: Kernel, memory: Mapping[str, np.ndarray]) -> Iterator[None]:
     """Around a launch of `kernel`, of a library with `CHECKS`, over arrays made `with_room`: AssertionError
-    where it leaves them. Columns that are peeled may read all of an aligned access that holds an element."""
+    where it leaves them. Columns that are peeled and rows that are shifted may read all of an aligned access
+    that holds an element."""
     arrays = [memory[b.value_name] for b in kernel.buffers]
-    whole = ACCESS if "_columns_peeled" in kernel.name else 1
+    whole = ACCESS if re.search("_columns_peeled|_shifted", kernel.name) else 1
     limits = [
         (*_bytes(array, whole), *(_bytes(array) if b.mode == "out" else (0, 0)))
         for array, b in zip(arrays, kernel.buffers, strict=True)

@@ -140,6 +140,9 @@ template <typename To, typename From> static To same_bits(From x) {
 }
 static float __int_as_float(int x) { return same_bits<float>(x); }
 static double __longlong_as_double(long long x) { return same_bits<double>(x); }
+static unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
+    return unsigned(((unsigned long long)high << 32 | low) >> by % 32);
+}
 static unsigned __umulhi(unsigned a, unsigned b) { return unsigned((unsigned long long)a * b >> 32); }
 static unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
     return (unsigned long long)((unsigned __int128)a * b >> 64);

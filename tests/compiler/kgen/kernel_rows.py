@@ -542,6 +542,33 @@ ROWS: dict[str, Row] = {
         {"a": below(50), "b": below(50), "c": below(50)},
         tolerance=1e-3,
     ),
+    "rows_looked_up_off_alignment": Row(
+        lambda p: [
+            p.embedding(p.tensor("bytes", "40 530", UINT8), p.tensor("a", "n", INT64)),
+            p.embedding(p.tensor("halves", "40 257", BFLOAT16), p.tensor("b", "n", INT64)),
+            p.embedding(p.tensor("doubles", "40 67", FLOAT64), p.tensor("c", "n", INT64)),
+            # of two types, with a row that all others are added to
+            p.add(
+                p.add(
+                    p.cast(
+                        p.embedding(p.tensor("narrow", "40 131", FLOAT16), p.tensor("d", "n", INT64)),
+                        dtype=FLOAT32,
+                    ),
+                    p.embedding(p.tensor("wide", "40 131"), p.tensor("e", "n", INT64)),
+                ),
+                p.tensor("row", "131"),
+            ),
+            p.add(
+                p.cast(
+                    p.embedding(p.tensor("least", "40 65", UINT8), p.tensor("f", "n", INT64)), dtype=INT64
+                ),
+                p.embedding(p.tensor("most", "40 65", INT64), p.tensor("g", "n", INT64)),
+            ),
+            p.embedding(p.tensor("free", "40 m"), p.tensor("h", "n", INT64)),
+        ],
+        sizes("n m", "17 133", "5 515", "1 7"),
+        {"bytes": below(256), "least": below(256), **{name: below(40) for name in "abcdefgh"}},
+    ),
     "gathered": Row(
         lambda p: p.gather(p.tensor("x", "n 9"), p.tensor("index", "n k", INT64), axis=1),
         sizes("n k", "3 5", "1 1"),

@@ -12,13 +12,13 @@ from dlcb.compiler.ir.graph import Graph
 from dlcb.compiler.options import Target
 
 TABLE = 6  # rows of the table
+WIDTHS = (32, 133)  # of its rows; long rows are copied by a kernel of their own, odd ones by shifted accesses
 
 
-def lookup() -> Graph:
-    p = Program("lookup")
-    return p.builder.build(
-        p.exp(p.embedding(p.tensor("table", f"{TABLE} 32"), p.tensor("ids", "b s", INT64)))
-    )
+def lookup(width: int) -> Graph:
+    p = Program(f"lookup {width}")
+    table = p.tensor("table", f"{TABLE} {width}")
+    return p.builder.build(p.exp(p.embedding(table, p.tensor("ids", "b s", INT64))))
 
 
 def gathered() -> Graph:
@@ -35,30 +35,33 @@ def value_does_not_matter() -> Graph:
 @pytest.fixture(scope="module", params=[CppRun, EmulatedRun, pytest.param(CudaRun, marks=pytest.mark.device)])
 def compiled(request: pytest.FixtureRequest) -> tuple[Unit, type[Run]]:
     target = Target.cpp() if request.param is CppRun else Target.cuda()
-    cases = {graph.name: Case(graph, target) for graph in (lookup(), gathered(), value_does_not_matter())}
+    graphs = (*map(lookup, WIDTHS), gathered(), value_does_not_matter())
+    cases = {graph.name: Case(graph, target) for graph in graphs}
     return Unit(cases, target, held=request.param is CppRun), request.param
 
 
+@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("bad", [TABLE, -1, 2**40, -(2**63), 2**63 - 1])
-def test_a_bad_id_is_reported_with_its_place(compiled: tuple[Unit, type[Run]], bad: int) -> None:
+def test_a_bad_id_is_reported_with_its_place(compiled: tuple[Unit, type[Run]], bad: int, width: int) -> None:
     unit, run = compiled
     ids = np.arange(12).reshape(3, 4) % TABLE
     ids[2, 1] = bad
-    table = np.random.default_rng(0).standard_normal((TABLE, 32))
-    (got,) = run(unit, "lookup")({"table": table, "ids": ids})
-    case = unit.cases["lookup"]
+    table = np.random.default_rng(0).standard_normal((TABLE, width))
+    (got,) = run(unit, f"lookup {width}")({"table": table, "ids": ids})
+    case = unit.cases[f"lookup {width}"]
     number, position, value, _ = case.status
     checks = case.kernels[0].variants[0].checks
     assert (checks[number - 1].label, position, value) == ("ids", 9, bad)
     good = np.delete(np.arange(12), 9)
-    np.testing.assert_allclose(got.reshape(12, 32)[good], np.exp(table[ids.ravel()[good]]), rtol=1e-5)
-    np.testing.assert_array_equal(got[2, 1], np.ones(32))  # the exponential of zero: nothing was read
+    np.testing.assert_allclose(got.reshape(12, width)[good], np.exp(table[ids.ravel()[good]]), rtol=1e-5)
+    np.testing.assert_array_equal(got[2, 1], np.ones(width))  # the exponential of zero: nothing was read
 
 
 def test_a_good_run_reports_nothing(compiled: tuple[Unit, type[Run]]) -> None:
     unit, run = compiled
-    run(unit, "lookup")({"table": np.zeros((TABLE, 32)), "ids": np.zeros((2, 5), int)})
-    assert not unit.cases["lookup"].status.any()
+    for width in WIDTHS:
+        run(unit, f"lookup {width}")({"table": np.zeros((TABLE, width)), "ids": np.zeros((2, 5), int)})
+        assert not unit.cases[f"lookup {width}"].status.any()
 
 
 def test_an_index_of_a_free_axis_is_held_to_its_size(compiled: tuple[Unit, type[Run]]) -> None:
@@ -72,7 +75,7 @@ def test_an_index_of_a_free_axis_is_held_to_its_size(compiled: tuple[Unit, type[
 
 
 def test_the_range_of_a_check_is_data_for_the_host() -> None:
-    for label, graph in (("ids", lookup()), ("index", gathered())):
+    for label, graph in (("ids", lookup(32)), ("index", gathered())):
         (check,) = Case(graph, Target.cpp()).kernels[0].variants[0].checks
         assert check.label == label and check.value_name == label and check.low.value == 0
 
