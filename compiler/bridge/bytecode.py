@@ -1,159 +1,153 @@
 """What the text of the user's functions tells that a forward does not: which calls stand where their refusal
-is caught, and where objects are asked for identity or class in ways that only a real forward answers for
-sizes."""
+is caught, and what is asked for its identity."""
 
 from __future__ import annotations
 
 import dis
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
+from types import CodeType, FrameType
 from typing import Any
 
+import torch
+
+from dlcb.compiler.bridge.capture import short
+
 # exceptions that do not depend on sizes: a handler of these alone hides none of a forward's refusals
-_ELSEWHERE = ("TypeError", "AttributeError", "ImportError", "ModuleNotFoundError", "KeyError", "NameError")
-Harmless = Callable[[str, Mapping[str, Any]], bool]
-_LIKE_IS = frozenset(("is_", "is_not", "getsizeof"))
+_ELSEWHERE = (
+    *("TypeError", "AttributeError", "ImportError", "ModuleNotFoundError", "KeyError", "NameError"),
+    *("StopIteration", "GeneratorExit"),
+)
 _IDLE = frozenset(("CACHE", "EXTENDED_ARG", "RESUME"))
-# what stands around a function, and where that is in it
-_AROUND = (MethodType, partial, property, staticmethod, classmethod, type(lru_cache(len)))
-_WITHIN = ("__func__", "__wrapped__", "fget", "func")
-_WITH_A_CALL = ("__init__", "__new__", "__post_init__", "__call__")
-_UNIQUE = (None, True, False, Ellipsis, NotImplemented)
+_NUMBERS = frozenset((int, float, torch.SymInt, torch.SymFloat))
+_LOADS = ("CONST", "FAST", "FAST_CHECK", "GLOBAL", "NAME", "DEREF", "CLASSDEREF")
+_NAMES = frozenset(f"LOAD_{each}" for each in _LOADS)
+_SAME = frozenset(("is_", "is_not", "__eq__", "__ne__"))  # the last two as `object` has them
+_UNKNOWN = object()
 
 
 @dataclass(frozen=True)
-class Ran:
-    """Code, the globals that it sees, and what else it holds that may be called."""
+class Operands:
+    """What `is` compares: the instructions that load each of both, as far as they are plain loads."""
 
-    code: CodeType
-    scope: Mapping[str, Any]
-    holds: tuple[Any, ...] = ()
+    loads: tuple[tuple[dis.Instruction, ...], ...]
 
 
-def catches(frame: FrameType) -> bool:
-    """Whether an exception out of the call that this frame waits for may be caught in it."""
-    code, place = frame.f_code, frame.f_lasti
+def line_at(code: CodeType, place: int) -> str:
+    """ "file:line" of an instruction."""
+    lines = [line for offset, line in dis.findlinestarts(code) if offset <= place and line is not None]
+    return f"{short(code.co_filename)}:{lines[-1] if lines else code.co_firstlineno}"
+
+
+# ---- exceptions ------------------------------------------------------------------------------------
+
+
+def catches(code: CodeType, place: int, swallows: bool) -> bool:
+    """Whether an exception out of the call at this place of a function may be caught in it. `swallows`: a
+    context is entered there that may end one."""
     if not code.co_exceptiontable:
         return False
     steps = list(dis.get_instructions(code))
     found = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]
-    return any(e.start <= place < e.end and _swallows(code, steps, e.target) for e in found)
+    around = [entry.target for entry in found if entry.start <= place < entry.end]
+    return any(_ends(steps, target, swallows) for target in around)
 
 
-def _swallows(code: CodeType, steps: list[dis.Instruction], target: int) -> bool:
-    """Whether the handler at this offset may end the exception. `finally` and `with` pass it on, but for
-    `contextlib.suppress`."""
+def goes_on(generator: CodeType, swallows: bool) -> bool:
+    """Whether a generator that is a context (`contextlib.contextmanager`) may end an exception: it goes on
+    after a `yield`."""
+    steps = dis.get_instructions(generator)
+    return any(catches(generator, step.offset, swallows) for step in steps if step.opname == "YIELD_VALUE")
+
+
+def may_swallow(kind: type) -> bool:
+    """Whether a context of this class may end an exception: what `__exit__` gives is not None or False."""
+    code = getattr(getattr(kind, "__exit__", None), "__code__", None)
+    return code is None or not _gives_nothing(code)
+
+
+def _gives_nothing(code: CodeType) -> bool:
+    """Whether all that a function gives back is None, or False."""
+    steps = [step for step in dis.get_instructions(code) if step.opname not in _IDLE]
+    given = [
+        step if step.opname == "RETURN_CONST" else steps[place - 1]
+        for place, step in enumerate(steps)
+        if step.opname in ("RETURN_VALUE", "RETURN_CONST")
+    ]
+    return all(step.opname in ("LOAD_CONST", "RETURN_CONST") and not step.argval for step in given)
+
+
+def _ends(steps: Sequence[dis.Instruction], target: int, swallowing: bool) -> bool:
+    """Whether the handler at this offset may end the exception. `finally` passes it on, and so does `with`,
+    unless its context is `swallowing`."""
     ahead = [step for step in steps if step.offset >= target]
     for place, step in enumerate(ahead):
         if step.opname == "WITH_EXCEPT_START":
-            return "suppress" in code.co_names
+            return swallowing
         if step.opname == "CHECK_EXC_MATCH":
             named = [each.argval for each in ahead[:place] if each.opname.startswith(("LOAD_", "CHECK_"))]
             return not named or not all(name in _ELSEWHERE for name in named)
-        if step.opname == "POP_EXCEPT":
+        if step.opname in ("POP_EXCEPT", "RETURN_VALUE", "RETURN_CONST"):
             return True
         if step.opname == "RERAISE":
             return False
     return False
 
 
-def tells_apart(
-    ran: Iterable[Ran], methods: Mapping[str, Iterable[Any]], harmless: Harmless
-) -> CodeType | None:
-    """Code among these and what they call that may tell a size from a number: by identity, by `__class__`, by
-    `case int()`, by `functools.singledispatch`. `methods` are those that attributes may name. What is
-    `harmless`, by its file and its globals, may ask."""
-    left = list(ran)
-    seen = {each.code for each in left}
-    while left:
-        each = left.pop()
-        if harmless(each.code.co_filename, each.scope):
-            continue
-        if _asks(each.code, each.scope):
-            return each.code
-        called = [*each.holds, *_named(each, methods)]
-        if any(isinstance(thing, FunctionType) and hasattr(thing, "registry") for thing in called):
-            return each.code
-        names = {*each.code.co_names, *_WITH_A_CALL}
-        further = [more for thing in called for more in _functions(thing, names)]
-        further += [Ran(inner, each.scope) for inner in each.code.co_consts if isinstance(inner, CodeType)]
-        for more in further:
-            if more.code not in seen:
-                seen.add(more.code)
-                left.append(more)
-    return None
+# ---- identity --------------------------------------------------------------------------------------
 
 
-def _named(ran: Ran, methods: Mapping[str, Iterable[Any]]) -> Iterator[Any]:
-    """What the names in the code may stand for."""
-    names = ran.code.co_names
-    for name in names:
-        yield from methods.get(name, ())
-        value = ran.scope.get(name)
-        if isinstance(value, ModuleType):
-            yield from (vars(value)[each] for each in names if each in vars(value))
-        elif value is not None:
-            yield value
+def names_identity(code: CodeType, scope: Mapping[str, Any]) -> bool:
+    """Whether a function names what asks for identity, to be called here or elsewhere (`map(is_, ...)`)."""
+    given = [scope.get(name) for name in code.co_names]
+    named = any(each is operator.is_ or each is operator.is_not for each in given)
+    return named or not _SAME.isdisjoint(code.co_names)
 
 
-def _functions(thing: Any, names: Collection[str]) -> Iterator[Ran]:
-    """The functions that a call of `thing` may run, as far as that is plain; of a class the methods of these
-    names."""
-    if isinstance(thing, type):
-        for name in names:
-            own = vars(thing).get(name)
-            if isinstance(own, (FunctionType, *_AROUND)):
-                yield from _functions(own, names)
-        return
-    while isinstance(thing, _AROUND):
-        thing = next(getattr(thing, name) for name in _WITHIN if hasattr(thing, name))
-    if not isinstance(thing, FunctionType):
-        thing = vars(type(thing)).get("__call__")  # an object that is called
-    if isinstance(thing, FunctionType):
-        yield Ran(thing.__code__, thing.__globals__, tuple(_contents(thing)))
-
-
-def _contents(function: FunctionType) -> Iterator[Any]:
-    """What it holds in its closure, and the function that it was made around."""
-    yield from (vars(function)[name] for name in ("__wrapped__",) if name in vars(function))
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # not filled yet
-            continue
-
-
-def _asks(code: CodeType, scope: Mapping[str, Any]) -> bool:
-    if not _LIKE_IS.isdisjoint(code.co_names):
-        return True
+def identities(code: CodeType) -> dict[int, Operands]:
+    """Where a function asks whether two objects are one, and what these are."""
     steps = [step for step in dis.get_instructions(code) if step.opname not in _IDLE]
+    found = {}
     for place, step in enumerate(steps):
-        if step.opname == "MATCH_CLASS":
-            return True
-        if step.opname == "IS_OP" and not _is_no_number(steps[:place], scope):
-            return True
-        if step.argval == "__class__" and step.opname == "LOAD_ATTR" and steps[place - 1].argval != "self":
-            return True
-    return False
+        if step.opname == "IS_OP":
+            second = _loads(steps, place)
+            first = _loads(steps, place - len(second)) if second else ()
+            found[step.offset] = Operands((first, second))
+    return found
 
 
-def _is_no_number(before: list[dis.Instruction], scope: Mapping[str, Any]) -> bool:
-    """Whether what was loaded last is None or its like, or something of the module that is no number."""
-    path: list[str] = []
-    for step in reversed(before):
-        if step.opname == "LOAD_CONST":
-            return not path and any(step.argval is each for each in _UNIQUE)
-        if step.opname == "LOAD_ATTR":
-            path.append(step.argval)
-        elif step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            value = scope.get(step.argval, getattr(scope.get("__builtins__"), step.argval, None))
-            if value is None and isinstance(scope.get("__builtins__"), dict):
-                value = scope["__builtins__"].get(step.argval)
-            for name in reversed(path):
-                value = getattr(value, name, None)
-            return value is not None and not isinstance(value, (int, float))
-        else:
-            return False
-    return False
+def _loads(steps: Sequence[dis.Instruction], end: int) -> tuple[dis.Instruction, ...]:
+    """The instructions before `end` that load one object: a name, and attributes of it; none where it comes
+    from elsewhere."""
+    start = end - 1
+    while start > 0 and steps[start].opname == "LOAD_ATTR":
+        start -= 1
+    plain = start >= 0 and steps[start].opname in _NAMES
+    return tuple(steps[start:end]) if plain else ()
+
+
+def may_be_size(frame: FrameType, operands: Operands) -> bool:
+    """Whether both objects that are compared may be numbers, and one a size."""
+    values = [_loaded(frame, each) if each else _UNKNOWN for each in operands.loads]
+    return all(value is _UNKNOWN or type(value) in _NUMBERS for value in values)
+
+
+def _loaded(frame: FrameType, loads: Sequence[dis.Instruction]) -> Any:
+    first, *attributes = loads
+    name = first.argval
+    value = name if first.opname == "LOAD_CONST" else _UNKNOWN
+    if first.opname != "LOAD_CONST":
+        for scope in (frame.f_locals, frame.f_globals, frame.f_builtins):
+            if name in scope:
+                value = scope[name]
+                break
+    for step in attributes:
+        value = _held(value, step.argval)
+    return value
+
+
+def _held(thing: Any, name: str) -> Any:
+    """An attribute that is found without running code."""
+    own = getattr(thing, "__dict__", {})
+    return own.get(name, _UNKNOWN)

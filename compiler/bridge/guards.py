@@ -7,7 +7,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from types import CodeType
 from typing import Any
 
 import sympy
@@ -20,12 +19,12 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicC
 
 from dlcb.compiler.bridge import kinds, python_sizes
 from dlcb.compiler.bridge.branches import Branch, Branches
-from dlcb.compiler.bridge.bytecode import tells_apart
 from dlcb.compiler.bridge.capture import bound, short, user_code
 from dlcb.compiler.bridge.fake_calls import FakeCalls
 from dlcb.compiler.bridge.indexing import ExplicitSlices
+from dlcb.compiler.bridge.real_forward import unlike_real
 from dlcb.compiler.bridge.record import user_place
-from dlcb.compiler.bridge.recorder import TOO_LONG, Recorder, goes_either_way, line_of, place_of
+from dlcb.compiler.bridge.recorder import TOO_LONG, Recorder, line_of, place_of
 from dlcb.compiler.bridge.seen import Numbers, Place, Seen, numbers
 from dlcb.compiler.bridge.symbolic import Untranslatable, condition, number
 from dlcb.compiler.bridge.unchanged import unchanged
@@ -146,13 +145,15 @@ def collect(
                 enable_python_dispatcher(),
                 _Questions(recorder),
                 forward,
+                recorder.way.followed(),
             ):
                 module(*arguments, **keywords)
     except CaptureError as error:
         missing = error.message
-    missing = next(iter(recorder.unfollowed), missing or next(iter(recorder.refused), ""))
-    if not missing and (asker := tells_apart(recorder.ran.values(), _methods(module), _is_harmless)):
-        missing = f"sizes may be told from numbers at {_start(asker)}"
+    missing = missing or next(iter(recorder.refused), "")
+    if not (missing or recorder.unfollowed):
+        missing = unlike_real(module, inputs, recorder.way)
+    missing = next(iter(recorder.unfollowed), missing)
     if missing == TOO_LONG:
         missing = f"{TOO_LONG} than {seconds:g} s of processor time"
     found: dict[Expr, Branch] = {}
@@ -168,27 +169,6 @@ def collect(
     missing = missing or unsaid
     seen.complete = not missing  # else numbers in it may follow sizes unseen
     return Branches(tuple(found.values()), missing, seen)
-
-
-def _is_harmless(file: str, scope: Mapping[str, Any]) -> bool:
-    return kinds.is_library(file) or goes_either_way(scope)
-
-
-def _methods(module: nn.Module) -> dict[str, list[Any]]:
-    """What attributes of a module's parts may be called, by name."""
-    parts = list(module.modules())
-    bases = {base for part in parts for base in type(part).__mro__}
-    own = [base for base in bases if base.__module__.partition(".")[0] not in ("torch", "builtins")]
-    found: dict[str, list[Any]] = {}
-    for scope in (*map(vars, own), *map(vars, parts)):
-        for name, value in scope.items():
-            if callable(value) or isinstance(value, (property, staticmethod, classmethod)):
-                found.setdefault(name, []).append(value)
-    return found
-
-
-def _start(code: CodeType) -> str:
-    return f"{short(code.co_filename)}:{code.co_firstlineno}"
 
 
 def _seen(calls: Sequence[Met], symbols: Mapping[Any, Expr]) -> tuple[Seen, str]:

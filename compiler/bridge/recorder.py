@@ -12,14 +12,13 @@ from typing import Any
 
 import sympy
 import torch
-from torch import nn
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, SLoc
 
 from dlcb.compiler.bridge import kinds, python_sizes
-from dlcb.compiler.bridge.bytecode import Ran, catches
 from dlcb.compiler.bridge.capture import short
 from dlcb.compiler.bridge.indexing import ExplicitSlices
 from dlcb.compiler.bridge.record import user_place
+from dlcb.compiler.bridge.ways import Way
 
 _TORCH = f"{Path(torch.__file__).parent}/"
 _HERE = f"{Path(__file__).parent}/"
@@ -52,7 +51,7 @@ class Recorder(ShapeEnv):
         self.hints: dict[Any, sympy.Integer] = {}  # the sample's sizes
         self.unfollowed: list[str] = []  # what left no condition behind
         self.refused: list[str] = []  # calls that raised
-        self.ran: dict[int, Ran] = {}  # the user's functions that call PyTorch
+        self.way = Way(self.traced)
         self.within = 0  # calls of PyTorch that are running
         self._places: set[tuple[int, int]] = set()  # of the user's code that were looked at
 
@@ -96,17 +95,15 @@ class Recorder(ShapeEnv):
                 self.asked.append((many, many.xreplace(self.hints), place))
 
     def met(self, frame: FrameType | None, may_raise: bool = True) -> None:
-        """Note which of the user's functions are on the way to a call of PyTorch, and whether any would catch
-        what that refuses at other sizes."""
+        """Note whether any of the functions on the way to a call of PyTorch would catch what that refuses at
+        other sizes."""
         while frame is not None and frame.f_code is not self.beneath:
             code = frame.f_code
             if not code.co_filename.startswith((_TORCH, _HERE, "<frozen")):
-                if id(code) not in self.ran:
-                    self.ran[id(code)] = Ran(code, frame.f_globals, _callables(frame))
                 key = (id(code), frame.f_lasti)
                 if may_raise and key not in self._places:
                     self._places.add(key)
-                    if catches(frame):
+                    if self.way.catches(frame):
                         self.unfollowed.append(f"what PyTorch refuses is caught at {line_of(frame)}")
             frame = frame.f_back
 
@@ -140,13 +137,6 @@ def _behind(frame: FrameType | None) -> FrameType | None:
     while frame is not None and frame.f_code.co_filename in _RELAYED:
         frame = frame.f_back
     return frame
-
-
-def _callables(frame: FrameType) -> tuple[Any, ...]:
-    """What a function was given, or holds in its closure, that it may call."""
-    return tuple(
-        each for each in frame.f_locals.values() if callable(each) and not isinstance(each, nn.Module)
-    )
 
 
 def goes_either_way(scope: Mapping[str, Any]) -> bool:

@@ -9,9 +9,12 @@ import numbers
 import operator
 import pickle
 import sys
-from collections.abc import Callable
+from builtins import isinstance as an_instance
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from captured_programs import Program, as_array, captured, graph_outputs
@@ -159,11 +162,96 @@ def stored(n: Any) -> bool:
     return pickle.loads(pickle.dumps(n)) == 13
 
 
+kind = type
+same = operator.is_
+TABLE = {"same": same_object, "operator": same}
+
+
+def another_name_of_type(n: Any) -> bool:
+    return kind(n) is int and n == 13
+
+
+def another_name_of_isinstance(n: Any) -> bool:
+    return an_instance(n, int) and n == 13
+
+
+def no_node_or_an_exception(n: Any) -> bool:
+    try:
+        return n.node is None
+    except AttributeError:
+        return n == 13
+
+
+def no_attributes_at_all(n: Any) -> bool:
+    try:
+        vars(n)
+    except TypeError:
+        return n == 13
+    return False
+
+
+def type_in_an_array(n: Any) -> bool:
+    return numpy.asarray(n).dtype == numpy.int64 and n == 13
+
+
+def same_object_by_a_table(n: Any) -> bool:
+    return TABLE["same"](n)
+
+
+def same_object_by_a_partial(n: Any) -> bool:
+    return {"p": functools.partial(same_object)}["p"](n)
+
+
+def same_object_by_text(n: Any) -> bool:
+    return eval("n is thirteen", {"n": n, "thirteen": 13})
+
+
+def same_by_another_name(n: Any) -> bool:
+    return same(n, 13)
+
+
+def same_by_a_table(n: Any) -> bool:
+    return TABLE["operator"](n, 13)
+
+
+def same_for_each(n: Any) -> bool:
+    return any(map(same, [n], [13]))
+
+
+def equal_as_objects_are(n: Any) -> bool:
+    return object.__eq__(n, 13) is True
+
+
+class Length:
+    def __init__(self, n: Any) -> None:
+        self.n = n
+
+    @property
+    def is_thirteen(self) -> bool:
+        thirteen = 13
+        return self.n is thirteen
+
+    def __add__(self, other: Any) -> bool:
+        return self.n is other
+
+
+def same_as_a_property(n: Any) -> bool:
+    return Length(n).is_thirteen
+
+
+def same_as_a_sum(n: Any) -> bool:
+    return Length(n) + 13
+
+
 @pytest.mark.parametrize(
     "asked",
     [
         *(same_object, same_object_asked, same_address, class_of_it, class_that_matches),
         *(as_large_as_a_number, real_part, real_part_to_get, stored, dispatched),
+        *(another_name_of_type, another_name_of_isinstance, no_node_or_an_exception, no_attributes_at_all),
+        *(type_in_an_array, same_object_by_a_table, same_object_by_a_partial, same_object_by_text),
+        *(same_by_another_name, same_by_a_table, same_for_each, equal_as_objects_are),
+        *(same_as_a_property, same_as_a_sum),
     ],
     ids=name_of,
 )
@@ -173,11 +261,29 @@ def test_what_tells_a_size_from_a_number_is_said(asked: Asked) -> None:
 
 def test_none_and_its_like_are_no_sizes() -> None:
     def function(x: Tensor, mask: Tensor | None = None, flag: bool = True) -> Tensor:
-        if mask is None and flag is True and x.dtype is torch.float32:
+        if mask is None and flag is True and x.dtype is torch.float32 and Length.__add__ is not x:
             return x + 1
         return x
 
     assert branches(function) == Branches(())
+
+
+def test_a_forward_that_refuses_zeros_is_followed_on_other_values() -> None:
+    found = branches(lambda x: torch.linalg.inv(x.T @ x))
+    assert found == Branches(())
+
+
+def test_whoever_traces_goes_on_tracing() -> None:
+    def tracer(frame: Any, event: str, argument: Any) -> None:
+        return None
+
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        branches(lambda x: x + 1)
+        assert sys.gettrace() is tracer
+    finally:
+        sys.settrace(before)
 
 
 def shapes_broadcast(x: Tensor) -> Tensor:
@@ -206,7 +312,64 @@ def refused_far_above(x: Tensor) -> Tensor:
         return x
 
 
-@pytest.mark.parametrize("function", [shapes_broadcast, nothing_is_divided, refused_far_above], ids=name_of)
+def added(x: Tensor) -> Tensor:
+    return x + x.new_zeros(min(x.shape[0], 8), 1)
+
+
+def refused_in_a_stack(x: Tensor) -> Tensor:
+    with ExitStack() as stack:
+        stack.enter_context(suppress(RuntimeError))
+        return added(x)
+    return x * 2
+
+
+def refused_in_a_decorated_function(x: Tensor) -> Tensor:
+    return x * 2 if forgiven(x) is None else x + 1
+
+
+@contextmanager
+def forgiving() -> Iterator[None]:
+    try:
+        with torch.no_grad():
+            yield
+    except RuntimeError:
+        pass
+
+
+@forgiving()
+def forgiven(x: Tensor) -> Tensor:
+    return added(x)
+
+
+def refused_in_an_own_context(x: Tensor) -> Tensor:
+    class Forgiving:
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, kind: Any, *rest: Any) -> bool:
+            return kind is not None
+
+    with Forgiving():
+        return added(x)
+    return x * 2
+
+
+def refused_before_the_end(x: Tensor) -> Tensor:
+    try:
+        y = x * 2
+        y = added(x)
+    finally:
+        return y  # noqa: B012
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(shapes_broadcast, nothing_is_divided, refused_far_above, refused_in_a_stack),
+        *(refused_in_a_decorated_function, refused_in_an_own_context, refused_before_the_end),
+    ],
+    ids=name_of,
+)
 def test_refusals_that_are_caught(function: Callable[[Tensor], Tensor]) -> None:
     found = branches(function)
     assert "caught" in found.missing or 13 not in served(found)
@@ -227,7 +390,26 @@ def other_exceptions(x: Tensor) -> Tensor:
         return x
 
 
-@pytest.mark.parametrize("function", [keeps_going, other_exceptions], ids=name_of)
+@contextmanager
+def quiet() -> Iterator[None]:
+    with torch.no_grad(), nullcontext():
+        yield
+
+
+class Timed:
+    def __enter__(self) -> Timed:
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        self.over = True
+
+
+def other_contexts(x: Tensor) -> Tensor:
+    with quiet(), Timed(), torch.autocast("cpu", enabled=False):
+        return x.softmax(1)
+
+
+@pytest.mark.parametrize("function", [keeps_going, other_exceptions, other_contexts], ids=name_of)
 def test_what_catches_no_refusal_stays_proven(function: Callable[[Tensor], Tensor]) -> None:
     assert branches(function) == Branches(())
 
@@ -240,6 +422,21 @@ def not_fake(x: Tensor) -> bool:
     return not isinstance(x, FakeTensor)
 
 
+def not_fake_by_another_name(x: Tensor) -> bool:
+    return kind(x) is Tensor
+
+
+def not_fake_as_text(x: Tensor) -> bool:
+    return "Fake" not in repr(x)
+
+
+def no_mode_or_an_exception(x: Tensor) -> bool:
+    try:
+        return x.fake_mode is None
+    except AttributeError:
+        return True
+
+
 def not_compiling(x: Tensor) -> bool:
     return not torch.compiler.is_compiling()
 
@@ -248,7 +445,14 @@ def not_exporting(x: Tensor) -> bool:
     return not torch.compiler.is_exporting()
 
 
-@pytest.mark.parametrize("asked", [plain_tensor, not_fake, not_compiling, not_exporting], ids=name_of)
+@pytest.mark.parametrize(
+    "asked",
+    [
+        *(plain_tensor, not_fake, not_fake_by_another_name, not_fake_as_text, no_mode_or_an_exception),
+        *(not_compiling, not_exporting),
+    ],
+    ids=name_of,
+)
 def test_code_that_asks_whether_it_is_traced(asked: Callable[[Tensor], bool]) -> None:
     def function(x: Tensor) -> Tensor:
         return x * 2 if asked(x) and x.shape[0] == 13 else x + 1

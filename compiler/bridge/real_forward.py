@@ -1,0 +1,77 @@
+"""A forward on real tensors and numbers beside a symbolic one at the same sizes: whether the user's code goes
+one way in both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+
+import torch
+from torch import nn
+from torch._export.utils import _compiling_state_context
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from dlcb.compiler.bridge.agreement import without_fast_path
+from dlcb.compiler.bridge.capture import bound, user_code
+from dlcb.compiler.bridge.indexing import ExplicitSlices
+from dlcb.compiler.bridge.kinds import as_real
+from dlcb.compiler.bridge.unchanged import unchanged
+from dlcb.compiler.bridge.ways import Way, parted
+from dlcb.compiler.errors import CaptureError
+
+_WIDTH, _MOST_ELEMENTS = 1024, 1 << 21  # of inputs up to which a forward does not take long
+
+
+def unlike_real(module: nn.Module, inputs: Mapping[str, torch.Tensor], symbolic: Way) -> str:
+    """How a forward at these inputs goes another way than the `symbolic` one, or why that is not known; ""
+    where both are one. What the forward asks is told to whom the symbolic way tells."""
+    for given in (inputs, _drawn(inputs)):  # what is imported and remembered at first is not met again
+        way = Way(symbolic.tell, builtins=True)
+        failed = _forward(module, given, way)
+        place = "" if failed else parted(symbolic, way)
+        if not failed and not place:
+            break
+    if place:
+        return f"a forward on symbolic sizes goes another way at {place}"
+    return failed or ("" if way.is_whole else "the forward is too long to be followed")
+
+
+def _forward(module: nn.Module, inputs: Mapping[str, torch.Tensor], way: Way) -> str:
+    """Follows a forward as traces are recorded, on real tensors where that does not take long. What it said
+    if it failed."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True) if _is_large(inputs) else nullcontext()
+    given = inputs
+    if isinstance(mode, FakeTensorMode):
+        given = {name: mode.from_tensor(tensor) for name, tensor in inputs.items()}
+    arguments, keywords = bound(module, given)
+    try:
+        with (
+            user_code("the forward"),
+            unchanged(module),
+            torch.no_grad(),
+            without_fast_path(),
+            as_real(),
+            _compiling_state_context(),
+            mode,
+            ExplicitSlices(),
+            way.followed(),
+        ):
+            module(*arguments, **keywords)
+    except CaptureError as error:
+        return error.message
+    return ""
+
+
+def _is_large(inputs: Mapping[str, torch.Tensor]) -> bool:
+    """Whether a forward may take long; an index stands for a row of a table."""
+    rows = (x.numel() * (1 if x.is_floating_point() else _WIDTH) for x in inputs.values())
+    return sum(rows) > _MOST_ELEMENTS
+
+
+def _drawn(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Other values, as zeros have no inverse; indices stay what is legal."""
+    generator = torch.Generator().manual_seed(0)
+    return {
+        name: torch.randn(x.shape, generator=generator).to(x.dtype) if x.is_floating_point() else x
+        for name, x in inputs.items()
+    }

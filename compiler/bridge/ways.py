@@ -1,0 +1,170 @@
+"""The way that the user's code takes through a forward, instruction by instruction. On symbolic sizes and
+fake tensors it has to be that of a forward on numbers and real tensors; then the conditions that were asked
+say at which sizes it is taken. The identity of objects answers for one size alone, and leaves no condition:
+where the user's code asks a size for it, that is told."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import _GeneratorContextManager, contextmanager
+from pathlib import Path
+from types import CodeType, FrameType, GeneratorType
+from typing import Any, cast
+
+import torch
+
+from dlcb.compiler.bridge.bytecode import (
+    Operands,
+    catches,
+    goes_on,
+    identities,
+    line_at,
+    may_be_size,
+    may_swallow,
+    names_identity,
+)
+from dlcb.compiler.bridge.kinds import Tell, is_library
+
+_TORCH = f"{Path(torch.__file__).parent}/"
+# what runs the user's code for its own purposes, which differ where tensors are fake
+_ASIDE = (
+    *(f"{_TORCH}{name}" for name in ("_ops.py", "_library/", "_subclasses/", "_decomp/", "fx/experimental/")),
+    f"{Path(__file__).parent}/",
+    "<frozen importlib",
+)
+_UNHASHED = "/einops/"  # goes another way with sizes that have no hash, to the same end
+_ASKED = "which object a size is is asked"
+_MOST = 2_000_000  # steps that are remembered
+_BY_IDENTITY = frozenset(map(id, (id, operator.is_, operator.is_not)))
+
+
+class Way:
+    """One forward's way. `tell` hears where a size's identity is asked for. `builtins`: functions in C are
+    watched as well, which takes longer where sizes are symbolic."""
+
+    def __init__(self, tell: Tell, builtins: bool = False) -> None:
+        self.steps: list[tuple[CodeType, int]] = []
+        self.tell, self._builtins = tell, builtins
+        self._kinds: dict[CodeType, str] = {}
+        self._managers: dict[CodeType, set[type | CodeType]] = {}  # contexts that are entered in a function
+        self._identities: dict[CodeType, dict[int, Operands]] = {}
+        self._base: FrameType | None = None
+        self._step = self._stepping({})
+
+    @property
+    def is_whole(self) -> bool:
+        return len(self.steps) < _MOST
+
+    def catches(self, frame: FrameType) -> bool:
+        """Whether an exception out of the call that this frame waits for may be caught in it."""
+        return catches(frame.f_code, frame.f_lasti, self._swallows(frame.f_code))
+
+    def _swallows(self, code: CodeType) -> bool:
+        """Whether a context that is entered in this function may end an exception."""
+        return any(
+            goes_on(each, self._swallows(each)) if isinstance(each, CodeType) else may_swallow(each)
+            for each in self._managers.get(code, ())
+        )
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """While it is entered, what this thread's calls do is followed."""
+        self._base = sys._getframe(2)
+        before = sys.gettrace(), sys.getprofile()
+        if self._builtins:
+            sys.setprofile(self._profiled)
+        sys.settrace(self._called)
+        try:
+            yield
+        finally:
+            sys.settrace(before[0])
+            sys.setprofile(before[1])
+            self._base = None
+
+    # ---- as Python calls it ------------------------------------------------------------------------
+
+    def _called(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
+        code = frame.f_code
+        kind = self._kinds.get(code) or self._kind(frame)
+        if code.co_name == "__enter__":
+            self._entered(frame)
+        if kind != "user" or self._is_aside(frame):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        asked = self._identities.get(code)
+        if asked is None:
+            asked = self._identities[code] = identities(code)
+            if names_identity(code, frame.f_globals):
+                self.tell(frame, _ASKED)
+        return self._stepping(asked) if asked else self._step
+
+    def _stepping(self, asked: dict[int, Operands]) -> Callable[..., Any]:
+        steps = self.steps
+
+        def step(frame: FrameType, event: str, argument: Any) -> Callable[..., Any]:
+            if event == "opcode" and len(steps) < _MOST:
+                place = frame.f_lasti
+                steps.append((frame.f_code, place))
+                if place in asked and may_be_size(frame, asked[place]):
+                    self.tell(frame, _ASKED)
+            return step
+
+        return step
+
+    def _profiled(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event == "c_call" and id(argument) in _BY_IDENTITY and frame.f_trace is not None:
+            self.tell(frame, _ASKED)
+
+    def _entered(self, frame: FrameType) -> None:
+        """Note whose context is entered by whom; PyTorch's own end no exception."""
+        code, into = frame.f_code, frame.f_back
+        if into is None or not code.co_varnames or code.co_filename.startswith(_TORCH):
+            return
+        manager = frame.f_locals.get(code.co_varnames[0])
+        known = self._managers.setdefault(into.f_code, set())
+        if isinstance(manager, _GeneratorContextManager):
+            known.add(cast(GeneratorType, manager.gen).gi_code)
+        else:
+            known.add(type(manager))
+
+    # ---- whose code it is --------------------------------------------------------------------------
+
+    def _kind(self, frame: FrameType) -> str:
+        self._kinds[frame.f_code] = kind = _kind(frame.f_code.co_filename, frame.f_globals)
+        return kind
+
+    def _is_aside(self, frame: FrameType) -> bool:
+        """Whether the user's code is run by what differs where tensors are fake."""
+        above = frame.f_back
+        while above is not None and above is not self._base:
+            kind = self._kinds.get(above.f_code) or self._kind(above)
+            if kind == "user":
+                return above.f_trace is None
+            if kind == "aside":
+                return True
+            above = above.f_back
+        return False
+
+
+def parted(one: Way, other: Way) -> str:
+    """ "file:line" of the user's code at which two ways part; "" where they are one."""
+    if one.steps == other.steps:
+        return ""
+    pairs = zip(one.steps, other.steps, strict=False)
+    place = next((k for k, (a, b) in enumerate(pairs) if a != b), min(len(one.steps), len(other.steps)))
+    steps = one.steps if place < len(one.steps) else other.steps
+    return line_at(*steps[max(place - 1, 0)])
+
+
+def _kind(file: str, scope: dict[str, Any]) -> str:
+    """ "user", "library", or "aside" """
+    if file.startswith(_ASIDE):
+        return "aside"
+    if file.startswith("<") and not file.startswith("<eval_with_key>"):  # made from text, on whose account?
+        name = str(scope.get("__name__", ""))
+        file = scope.get("__file__") or (file if not name.startswith("namedtuple_") else "<frozen")
+        if file.startswith("<lambdifygenerated"):
+            return "library"
+    return "library" if is_library(file) or _UNHASHED in file else "user"
