@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.schema_check_mode import SchemaCheckMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dlcb.compiler.bridge.symbolic_calls import result_like
+from dlcb.compiler.bridge.symbolic_calls import are_alike, new_tensor, result_like, type_like
 
 
 class Unrecordable(Exception):
@@ -45,18 +46,24 @@ class FakeCalls(SchemaCheckMode):
         if self._symbolic and func in _CHANGE_A_SHAPE:
             raise Unrecordable(f"{func} changes a shape in place")  # that of all who share the result
         like_the_first = func in _IN_PLACE or (self._symbolic and func in _LIKE_THE_FIRST)
+        like_the_first |= func in _JOINED_IN_PLACE and not kwargs and are_alike(*args)
         if like_the_first and _is_dense_float(args[0]):
             return args[0]
-        key = _key(func, args, kwargs)
+        key = _key(func, args, kwargs, self._symbolic)
         if key is not None and (known := self._known.get(key)) is not None:
             if isinstance(known, torch.Tensor):
                 return known
-            return _new(*known)
+            return self._new(known)
         if key is not None and func in _LIKE_THE_FIRST and args[0].is_contiguous() and _is_taken(func, args):
             self._known[key] = like = _type_of(args[0])  # PyTorch takes the batch norm apart for this
-            return _new(*like)
-        sizes: Any = self._mode.shape_env  # those of `guards`
-        result = result_like(func, args, kwargs, sizes.value) if self._symbolic else None
+            return self._new(like)
+        result = None
+        if self._symbolic:
+            sizes: Any = self._mode.shape_env  # those of `guards`
+            result = result_like(func, args, kwargs, self._mode, sizes.value)
+        elif key is not None and (found := type_like(func, args, kwargs)) is not None:
+            self._known[key] = like = (*_type_of(found)[:3], args[0].device)
+            return self._new(like)
         if result is None:
             with self._below():
                 result = func(*args, **kwargs)
@@ -68,22 +75,29 @@ class FakeCalls(SchemaCheckMode):
         """Only symbolic sizes need PyTorch's operators taken apart in Python."""
         return nullcontext() if self._symbolic else no_python_dispatcher()
 
+    def _new(self, like: Type) -> torch.Tensor:
+        """One of a type that is known, of sizes that are numbers."""
+        shape, stride, dtype, device = like
+        return new_tensor(
+            self._mode, lambda: torch.empty_strided(shape, stride, dtype=dtype, device="meta"), device
+        )
 
-def _type_of(tensor: torch.Tensor) -> tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]:
+
+Type = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
+
+
+def _type_of(tensor: torch.Tensor) -> Type:
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 
-def _new(shape: Any, stride: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    return torch.empty_strided(shape, stride, dtype=dtype, device=device)
-
-
-def _key(func: Any, args: tuple, kwargs: dict[str, Any]) -> Hashable | None:
+def _key(func: Any, args: tuple, kwargs: dict[str, Any], symbolic: bool) -> Hashable | None:
     """What decides a result's type; None for calls that do more than make one new tensor, or whose operands
     are more than their types."""
     if not isinstance(func, torch._ops.OpOverload) or not _makes_one_tensor(func):
         return None
+    describe = _describe_symbolic if symbolic else _describe
     try:
-        key = (func, _describe(args), tuple((name, _describe(value)) for name, value in kwargs.items()))
+        key = (func, describe(args), tuple((name, describe(value)) for name, value in kwargs.items()))
         hash(key)
     except TypeError:
         return None
@@ -99,6 +113,7 @@ _LIKE_THE_FIRST = frozenset(
     getattr(torch.ops.aten, name).default for name in (*_ACTIVATIONS, "relu6", "dropout", "batch_norm")
 )
 _IN_PLACE = frozenset(getattr(torch.ops.aten, f"{name}_").default for name in _ACTIVATIONS)  # the same result
+_JOINED_IN_PLACE = frozenset((torch.ops.aten.add_.Tensor, torch.ops.aten.mul_.Tensor))
 
 
 def _is_dense_float(tensor: torch.Tensor) -> bool:
@@ -125,6 +140,7 @@ _CHANGE_A_SHAPE = frozenset(
 _CARRY_VALUES = frozenset({torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default})
 
 
+@cache
 def _makes_one_tensor(func: torch._ops.OpOverload) -> bool:
     schema = func._schema
     return (
@@ -139,9 +155,18 @@ def _makes_one_tensor(func: torch._ops.OpOverload) -> bool:
 
 def _describe(value: Any) -> Hashable:
     if isinstance(value, torch.Tensor):
-        return (_describe(value.shape), _describe(value.stride()), value.dtype, value.device)
+        return _type_of(value)
     if isinstance(value, (list, tuple)):
-        return tuple(_describe(item) for item in value)
+        return tuple([_describe(item) for item in value])
+    return (type(value), value)
+
+
+def _describe_symbolic(value: Any) -> Hashable:
+    if isinstance(value, torch.Tensor):
+        sizes = _describe_symbolic(value.shape), _describe_symbolic(value.stride())
+        return (*sizes, value.dtype, value.device)
+    if isinstance(value, (list, tuple)):
+        return tuple(_describe_symbolic(item) for item in value)
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return value.node.expr
     return (type(value), value)

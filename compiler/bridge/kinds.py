@@ -9,6 +9,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -102,6 +103,7 @@ def _is_users(module: ModuleType) -> bool:
     return not is_library(file)
 
 
+@cache
 def is_library(file: str) -> bool:
     """Whether code in this file is neither the user's nor what the user's goes through on its own account."""
     standard = file.startswith(_STANDARD) and not file.startswith(_SITE)

@@ -1,6 +1,7 @@
-"""Result shapes of calls that PyTorch works out slowly for symbolic sizes: it takes them apart, and asks its
-solver at each step. Here the shape is written down, and the call itself is run at the sample's sizes, without
-data, to see that PyTorch takes the operands and gives that shape, in row-major order."""
+"""Result types of calls that PyTorch works out slowly on fake tensors, most of all with symbolic sizes: it
+takes them apart, and asks its solver at each step. Here the call itself is run at the sample's sizes, without
+data, to see that PyTorch takes the operands and gives a result in row-major order; of symbolic sizes the
+shape is written down."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ from math import prod
 from typing import Any
 
 import torch
+from torch._dispatch.python import no_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 _aten = torch.ops.aten
@@ -16,26 +19,64 @@ _REFUSALS = (RuntimeError, TypeError, IndexError, ValueError)
 Size = int | torch.SymInt
 
 
-def result_like(func: Any, args: tuple, kwargs: dict[str, Any], value: Callable[[Any], Any]) -> Any:
+def result_like(
+    func: Any, args: tuple, kwargs: dict[str, Any], mode: FakeTensorMode, value: Callable[[Any], Any]
+) -> Any:
     """The result of `func` on fake tensors, a new one; None where that is left to PyTorch. `value` gives a
     symbolic number's value at the sample's sizes."""
-    rule = _SHAPES.get(func)
-    if rule is None or kwargs:
-        return None
-    shape = rule(*args)
+    shape = _SHAPES[func](*args) if _is_written_down(func, args, kwargs) else None
     if shape is None:
         return None
     sampled = _Sampled(value)
-    with _disable_current_modes():
-        try:
-            found = func(*(sampled.of(argument) for argument in args))
-        except _REFUSALS:  # PyTorch is to word it; so with sizes that only run time knows
-            return None
-    if not found.is_contiguous() or list(found.shape) != [sampled.of(size) for size in shape]:
+    found = _at_sample(func, args, sampled)
+    if found is None or list(found.shape) != [sampled.of(size) for size in shape]:
         return None
-    if func not in _KEEP_ONES and 1 in found.shape:
+    if func not in _KEEP_ONES and any(type(size) is not int and sampled.of(size) == 1 for size in shape):
         return None  # which it takes for a number there, and the user's code meets that
-    return torch.empty(shape, dtype=found.dtype, device=args[0].device)
+    return new_tensor(mode, lambda: torch.empty(shape, dtype=found.dtype, device="meta"), args[0].device)
+
+
+def type_like(func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """A tensor without data like the result of `func` on fake tensors whose sizes are numbers; None where
+    that is left to PyTorch."""
+    if not _is_written_down(func, args, kwargs):
+        return None
+    return _at_sample(func, args, _Sampled(lambda number: number))
+
+
+def are_alike(a: Any, b: Any) -> bool:
+    """Whether two tensors surely have one type and shape."""
+    tensors = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
+    if not tensors or a.dtype is not b.dtype or a.device != b.device or a.dim() != b.dim():
+        return False
+    return all(map(_same, a.shape, b.shape))
+
+
+def new_tensor(mode: FakeTensorMode, make: Callable[[], torch.Tensor], device: torch.device) -> torch.Tensor:
+    """A fake tensor of `mode` on `device` like the one without data that `make` gives; asked for one, `mode`
+    goes a long way round."""
+    with torch._C._DisableTorchDispatch(), no_python_dispatcher():
+        return FakeTensor(mode, make(), device)
+
+
+def _is_written_down(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
+    places = {argument.device for argument in args if isinstance(argument, torch.Tensor)}
+    return func in _SHAPES and not kwargs and len(places) == 1
+
+
+def _at_sample(func: Any, args: Sequence[Any], sampled: _Sampled) -> torch.Tensor | None:
+    """What `func` gives at the sample's sizes, without data; None where PyTorch is to word a refusal, so with
+    sizes that only run time knows, and where the result's order is not rows first."""
+    with _disable_current_modes(), no_python_dispatcher():
+        given = [sampled.of(argument) for argument in args]
+        if func in _OF_ROWS and not all(map(_has_rows_first, given)):
+            return None
+        try:
+            sure = _SURE[func](*given) if func in _SURE else None
+            found = func(*given) if sure is None else torch.empty(sure, dtype=given[0].dtype, device="meta")
+        except _REFUSALS:
+            return None
+    return found if found.is_contiguous() else None
 
 
 class _Sampled:
@@ -86,6 +127,41 @@ def _like(x: torch.Tensor, *_: Any) -> list[Size]:
     return list(x.shape)
 
 
+def _joined(a: torch.Tensor, b: torch.Tensor | float) -> list[Size] | None:
+    """Elementwise: the sizes of one operand are the other's, or the number 1."""
+    if not isinstance(b, torch.Tensor):
+        return list(a.shape) if type(b) in (int, float) else None
+    if a.dtype is not b.dtype or not a.dim() == b.dim() > 0:
+        return None
+    shape: list[Size] = []
+    for one, other in zip(a.shape, b.shape, strict=True):
+        if not (_same(one, other) or _same(one, 1) or _same(other, 1)):
+            return None
+        shape.append(other if _same(one, 1) else one)
+    return shape
+
+
+def _convolved(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: Sequence[Size] = (1, 1),
+    padding: Sequence[Size] = (0, 0),
+    dilation: Sequence[Size] = (1, 1),
+    groups: int = 1,
+) -> list[Size] | None:
+    given = (*stride, *padding, *dilation)
+    if not x.dim() == weight.dim() == 4 or len(given) != 6 or any(type(each) is not int for each in given):
+        return None
+    axes = zip(x.shape[2:], padding, dilation, weight.shape[2:], stride, strict=True)
+    return [x.shape[0], weight.shape[0], *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in axes)]
+
+
+def _pooled(x: torch.Tensor, sizes: Sequence[Size]) -> list[Size] | None:
+    written = len(sizes) == 2 and all(type(size) is int for size in sizes)
+    return [*x.shape[:2], *sizes] if x.dim() == 4 and written else None
+
+
 _SHAPES: dict[Any, Callable[..., list[Size] | None]] = {
     _aten.view.default: _viewed,
     _aten.reshape.default: _viewed,
@@ -93,5 +169,52 @@ _SHAPES: dict[Any, Callable[..., list[Size] | None]] = {
     _aten.matmul.default: _matmul,
     _aten.layer_norm.default: _like,
     _aten.roll.default: _like,
+    _aten.add.Tensor: _joined,
+    _aten.mul.Tensor: _joined,
+    _aten.conv2d.default: _convolved,
+    _aten.adaptive_avg_pool2d.default: _pooled,
 }
 _KEEP_ONES = frozenset((_aten.view.default, _aten.reshape.default, _aten.linear.default))
+# the order of the result is that of the operands
+_OF_ROWS = frozenset(
+    (_aten.add.Tensor, _aten.mul.Tensor, _aten.conv2d.default, _aten.adaptive_avg_pool2d.default)
+)
+
+
+def _has_rows_first(operand: Any) -> bool:
+    """Of operands without data; what is no tensor has no order."""
+    if not isinstance(operand, torch.Tensor):
+        return True
+    return operand.stride() == torch.empty(operand.shape, device="meta").stride()
+
+
+# ---- calls that PyTorch takes apart in Python even without data --------------------------------------------
+
+
+def _sure_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> list[int] | None:
+    """The shape of a result that PyTorch surely gives; None where it has to be asked."""
+    fits = x.dim() > 1 and weight.dim() == 2 and x.shape[-1] == weight.shape[1]
+    fits = fits and (bias is None or bias.shape == weight.shape[:1])
+    return [*x.shape[:-1], weight.shape[0]] if fits and _are_one_float(x, weight, bias) else None
+
+
+def _sure_norm(
+    x: torch.Tensor,
+    shape: Sequence[int],
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    *_: Any,
+) -> list[int] | None:
+    ends = list(x.shape[x.dim() - len(shape) :]) == list(shape) and len(shape) > 0
+    fits = ends and all(each is None or list(each.shape) == list(shape) for each in (weight, bias))
+    return list(x.shape) if fits and _has_rows_first(x) and _are_one_float(x, weight, bias) else None
+
+
+def _are_one_float(x: torch.Tensor, *others: torch.Tensor | None) -> bool:
+    return x.is_floating_point() and all(each is None or each.dtype is x.dtype for each in others)
+
+
+_SURE: dict[Any, Callable[..., list[int] | None]] = {
+    _aten.linear.default: _sure_linear,
+    _aten.layer_norm.default: _sure_norm,
+}

@@ -19,7 +19,7 @@ def unchanged(module: nn.Module) -> Iterator[None]:
     of their files have forgotten what they gave."""
     before = [(vars(part), dict(vars(part))) for part in module.modules()]
     held = [
-        (value, copy.copy(value))
+        (value, copy.copy(value) if value else ())
         for _, attributes in before
         for value in attributes.values()
         if isinstance(value, (dict, list, set))

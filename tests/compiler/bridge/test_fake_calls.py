@@ -1,0 +1,134 @@
+"""Calls whose result types are written down give what PyTorch gives for fake tensors, shape, strides and
+type, or are left to it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from dlcb.compiler.bridge import fake_calls
+from dlcb.compiler.bridge.fake_calls import FakeCalls
+from dlcb.compiler.bridge.guards import collect
+from dlcb.compiler.expr.node import size
+
+aten = torch.ops.aten
+
+
+def rows(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype)
+
+
+def images(*shape: int) -> torch.Tensor:
+    """Channels last."""
+    return rows(*shape).to(memory_format=torch.channels_last)
+
+
+HALF = torch.float16
+CALLS: dict[str, tuple[Any, ...]] = {
+    "linear": (aten.linear.default, rows(2, 5, 4), rows(3, 4), rows(3)),
+    "linear of rows": (aten.linear.default, rows(5, 4), rows(3, 4)),
+    "linear of halves": (aten.linear.default, rows(2, 5, 4, dtype=HALF), rows(3, 4, dtype=HALF)),
+    "linear of a transpose": (aten.linear.default, rows(5, 2, 4).transpose(0, 1), rows(3, 4), rows(3)),
+    "linear of a column": (aten.linear.default, rows(4, 2, 5).permute(1, 2, 0), rows(3, 4), rows(3)),
+    "linear of nothing": (aten.linear.default, rows(0, 5, 4), rows(3, 4), rows(3)),
+    "linear of a vector": (aten.linear.default, rows(4), rows(3, 4), rows(3)),
+    "layer_norm": (aten.layer_norm.default, rows(2, 5, 4), [4], rows(4), rows(4), 1e-5),
+    "layer_norm without weights": (aten.layer_norm.default, rows(2, 5, 4), [5, 4]),
+    "layer_norm of a transpose": (aten.layer_norm.default, rows(5, 2, 4).transpose(0, 1), [4], rows(4)),
+    "layer_norm of mixed types": (aten.layer_norm.default, rows(2, 4, dtype=HALF), [4], rows(4), rows(4)),
+    "matmul": (aten.matmul.default, rows(2, 5, 4), rows(2, 4, 3)),
+    "matmul of a vector": (aten.matmul.default, rows(2, 5, 4), rows(4)),
+    "view": (aten.view.default, rows(2, 5, 4), [-1, 10]),
+    "view of a transpose": (aten.view.default, rows(5, 2, 4).transpose(0, 1), [2, 5, 2, 2]),
+    "reshape of a transpose": (aten.reshape.default, rows(5, 2, 4).transpose(0, 1), [10, 4]),
+    "roll": (aten.roll.default, rows(2, 5, 4), [1], [1]),
+    "roll of a transpose": (aten.roll.default, rows(5, 2, 4).transpose(0, 1), [1], [1]),
+    "add": (aten.add.Tensor, rows(2, 5, 4), rows(2, 5, 4)),
+    "add of a number": (aten.add.Tensor, rows(2, 5, 4, dtype=HALF), 2.5),
+    "add of a number to integers": (aten.add.Tensor, rows(2, 5, dtype=torch.int64), 2.5),
+    "add of a vector": (aten.add.Tensor, rows(2, 5, 4), rows(4)),
+    "add of another type": (aten.add.Tensor, rows(2, 5, 4, dtype=HALF), rows(2, 5, 4)),
+    "add of channels last": (aten.add.Tensor, images(2, 3, 5, 4), images(2, 3, 5, 4)),
+    "add of both orders": (aten.add.Tensor, rows(2, 3, 5, 4), images(2, 3, 5, 4)),
+    "add of outer axes": (aten.add.Tensor, rows(2, 1, 4), rows(1, 5, 1)),
+    "add of a scalar": (aten.add.Tensor, rows(2, 5), torch.tensor(1.0)),
+    "mul": (aten.mul.Tensor, rows(2, 3, 1, 1), rows(2, 3, 5, 4)),
+    "mul of channels last": (aten.mul.Tensor, images(2, 3, 1, 1), images(2, 3, 5, 4)),
+    "add in place": (aten.add_.Tensor, rows(2, 5, 4), rows(2, 5, 4)),
+    "add in place of a vector": (aten.add_.Tensor, rows(2, 5, 4), rows(4)),
+    "conv2d": (aten.conv2d.default, rows(2, 3, 9, 8), rows(6, 3, 3, 2), rows(6)),
+    "conv2d with strides": (aten.conv2d.default, rows(2, 3, 9, 8), rows(6, 3, 3, 3), None, [2, 1], [1, 0]),
+    "conv2d in groups": (aten.conv2d.default, rows(2, 4, 9, 8), rows(4, 1, 3, 3), None, *[[1, 1]] * 3, 4),
+    "conv2d of one pixel": (aten.conv2d.default, rows(2, 3, 1, 1), rows(6, 3, 1, 1), rows(6)),
+    "conv2d of one channel": (aten.conv2d.default, rows(2, 1, 9, 8), rows(1, 1, 3, 3)),
+    "conv2d of channels last": (aten.conv2d.default, images(2, 3, 9, 8), rows(6, 3, 3, 3)),
+    "conv2d by channels last": (aten.conv2d.default, rows(2, 3, 9, 8), images(6, 3, 3, 3)),
+    "conv2d by one pixel, channels last": (aten.conv2d.default, rows(2, 3, 9, 8), images(6, 3, 1, 1)),
+    "conv2d of one image": (aten.conv2d.default, rows(3, 9, 8), rows(6, 3, 3, 3)),
+    "conv2d of a transpose": (aten.conv2d.default, rows(2, 3, 8, 9).transpose(2, 3), rows(6, 3, 3, 3)),
+    "pool to a pixel": (aten.adaptive_avg_pool2d.default, rows(2, 3, 9, 8), [1, 1]),
+    "pool": (aten.adaptive_avg_pool2d.default, rows(2, 3, 9, 8), [7, 7]),
+    "pool channels last": (aten.adaptive_avg_pool2d.default, images(2, 3, 9, 8), [1, 1]),
+    "pool a pixel": (aten.adaptive_avg_pool2d.default, rows(2, 3, 1, 1), [1, 1]),
+}
+
+
+def result_type(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return str(list(tensor.shape)), str(list(tensor.stride())), tensor.dtype, tensor.device
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_types_of_calls_with_numbers(name: str) -> None:
+    func, *arguments = CALLS[name]
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    given = [mode.from_tensor(each) if isinstance(each, torch.Tensor) else each for each in arguments]
+    with torch.no_grad(), mode:
+        expected = func(*given)
+        with enable_python_dispatcher(), FakeCalls(mode, symbolic=False):
+            first, again = func(*given), func(*given)
+    assert type(first) is type(again) is type(expected)
+    assert result_type(first) == result_type(again) == result_type(expected)
+
+
+@pytest.mark.parametrize("name", [name for name, call in CALLS.items() if call[1].is_contiguous()])
+def test_types_of_calls_with_symbolic_sizes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    func, *arguments = CALLS[name]
+    where = [place for place, each in enumerate(arguments) if isinstance(each, torch.Tensor)]
+    inputs = {f"x{place}": arguments[place] for place in where[: 2 if func in JOINING else 1]}
+    found: list[tuple[Any, ...]] = []
+
+    class Calls(nn.Module):
+        def forward(self, x0: torch.Tensor, x1: torch.Tensor | None = None) -> torch.Tensor:
+            given = [x0, arguments[1] if x1 is None else x1, *arguments[2:]]
+            result = func(*given[: len(arguments)])
+            found.append(result_type(result))
+            return result
+
+    def followed() -> tuple[Any, str]:
+        branches = collect(Calls(), inputs, {key: dims(key, x) for key, x in inputs.items()}, 10.0)
+        return branches.found, branches.missing
+
+    quick = followed()
+    monkeypatch.setattr(fake_calls, "result_like", lambda *_: None)
+    monkeypatch.setattr(fake_calls, "are_alike", lambda *_: False)
+    assert followed() == quick
+    assert len(found) in (0, 2)
+    assert len(set(found)) <= 1
+
+
+JOINING: tuple[Callable[..., Any], ...] = (aten.add.Tensor, aten.mul.Tensor, aten.add_.Tensor)
+
+
+def dims(name: str, tensor: torch.Tensor) -> list[Any]:
+    """The first axis and those of images are free; the first is one size of all inputs."""
+    image = tensor.dim() == 4
+    return [
+        size("batch") if axis == 0 and count > 1
+        else size(f"{name}{axis}") if image and axis > 1 and count > 1
+        else count
+        for axis, count in enumerate(tensor.shape)
+    ]  # fmt: skip
