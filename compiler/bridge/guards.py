@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sympy
@@ -17,7 +18,7 @@ from torch._export.utils import _compiling_state_context
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
-from dlcb.compiler.bridge import kinds, python_sizes
+from dlcb.compiler.bridge import conversions, kinds, python_sizes
 from dlcb.compiler.bridge.branches import Branch, Branches
 from dlcb.compiler.bridge.capture import bound, short, user_code
 from dlcb.compiler.bridge.fake_calls import FakeCalls
@@ -117,7 +118,47 @@ def collect(
     entry an axis), found in at most `seconds` of processor time: a busy machine must not change the answer.
 
     Never raises: what could not be followed is said in `missing`."""
-    recorder = Recorder(time.thread_time() + seconds, collect.__code__)
+    deadline = time.thread_time() + seconds
+    forward = _forward(module, inputs, dims, deadline)
+    if forward.recorder.converting:  # it makes plain numbers of sizes; that costs too much to look for in all
+        again = _forward(module, inputs, dims, deadline, forward.recorder.converting)
+        forward = forward if again.missing else again
+    recorder, symbols, missing = forward.recorder, forward.symbols, forward.missing
+    if missing == TOO_LONG:
+        missing = f"{TOO_LONG} than {seconds:g} s of processor time"
+    found: dict[Expr, Branch] = {}
+    for expression, answer, place in recorder.asked:
+        try:
+            assumed = condition(expression, answer, symbols)
+        except Untranslatable as error:
+            missing = missing or f"the condition {error} at {place} has no counterpart"
+            continue
+        if not assumed.is_const:
+            found.setdefault(assumed, Branch(assumed, place))
+    seen, unsaid = _seen(forward.calls, symbols)
+    missing = missing or unsaid
+    seen.complete = not missing  # else numbers in it may follow sizes unseen
+    return Branches(tuple(found.values()), missing, seen)
+
+
+@dataclass(frozen=True)
+class _Forward:
+    """What one symbolic forward was asked, and what it called. `symbols`: what PyTorch's stand for."""
+
+    recorder: Recorder
+    symbols: Mapping[Any, Expr]
+    calls: Sequence[Met]
+    missing: str
+
+
+def _forward(
+    module: nn.Module,
+    inputs: Mapping[str, torch.Tensor],
+    dims: Mapping[str, Sequence[Expr | int]],
+    deadline: float,
+    converting: Collection[str] = (),
+) -> _Forward:
+    recorder = Recorder(deadline, _forward.__code__)
     symbols: dict[Any, Expr] = {}
     missing = ""
     calls: list[Met] = []
@@ -139,6 +180,7 @@ def collect(
             with (
                 asking,
                 kinds.as_real(recorder.traced),
+                conversions.symbolic(recorder.takes, converting),
                 _compiling_state_context(),
                 kinds.compiling(recorder.traced),
                 mode,
@@ -154,21 +196,7 @@ def collect(
     if not (missing or recorder.unfollowed):
         missing = unlike_real(module, inputs, recorder.way)
     missing = next(iter(recorder.unfollowed), missing)
-    if missing == TOO_LONG:
-        missing = f"{TOO_LONG} than {seconds:g} s of processor time"
-    found: dict[Expr, Branch] = {}
-    for expression, answer, place in recorder.asked:
-        try:
-            assumed = condition(expression, answer, symbols)
-        except Untranslatable as error:
-            missing = missing or f"the condition {error} at {place} has no counterpart"
-            continue
-        if not assumed.is_const:
-            found.setdefault(assumed, Branch(assumed, place))
-    seen, unsaid = _seen(calls, symbols)
-    missing = missing or unsaid
-    seen.complete = not missing  # else numbers in it may follow sizes unseen
-    return Branches(tuple(found.values()), missing, seen)
+    return _Forward(recorder, symbols, calls, missing)
 
 
 def _seen(calls: Sequence[Met], symbols: Mapping[Any, Expr]) -> tuple[Seen, str]:

@@ -39,7 +39,7 @@ def as_real(tell: Tell = _silent) -> Iterator[None]:
     shadows = _shadows(tell)
     changed: list[tuple[dict[str, Any], list[str]]] = []
     for module in list(sys.modules.values()):
-        if _is_users(module):
+        if is_users(module):
             names = vars(module)
             fresh = [name for name in shadows if name not in names]
             names.update({name: shadows[name] for name in fresh})
@@ -94,7 +94,8 @@ class _Yes(int):
     __ror__, __rand__ = __or__, __and__
 
 
-def _is_users(module: ModuleType) -> bool:
+def is_users(module: ModuleType) -> bool:
+    """Whether the code of this module is the user's, or what the user's goes through on its own account."""
     if not isinstance(module, ModuleType):
         return False
     file = vars(module).get("__file__")

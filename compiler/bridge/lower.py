@@ -436,6 +436,8 @@ class _Lowering:
     def _eager(self, row: tuple[FxNode, ...], arguments: list[Any], keywords: dict[str, Any]) -> Any:
         """The call as PyTorch's: result sizes are explained like literals, or become fresh size variables."""
         node = row[0]
+        assert isinstance(node.target, torch._ops.OpOverload)
+        target = partition.name_of(node.target)
         tensors, plain = partition.encode(arguments, keywords)
         expected = node.meta["val"]
         alone = isinstance(expected, (torch.Tensor, TensorType))
@@ -460,7 +462,7 @@ class _Lowering:
         made = self.build.apply_all(
             ops.eager,
             *tensors,
-            target=partition.without_writes(node.target),
+            target=target,
             arguments=plain,
             shapes=tuple(shapes),
             dtypes=tuple(dtypes),

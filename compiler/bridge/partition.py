@@ -77,12 +77,15 @@ def call(
     return tuple(result for result in results if isinstance(result, torch.Tensor))
 
 
-def without_writes(operator: torch._ops.OpOverload) -> str:
+def name_of(operator: torch._ops.OpOverload) -> str:
     """The name of an operator, or of the one that gives as a result what this writes into its first operand:
-    in a graph values never change. Raises UnsupportedOperator where there is none."""
+    in a graph values never change. Raises UnsupportedOperator where there is none, and for what another
+    library brings, which need not be loaded where the graph runs."""
+    namespace, name, overload = str(operator).split(".")
+    if namespace != "aten":
+        raise UnsupportedOperator(f"{operator} is no operator of PyTorch's own")
     if not operator._schema.is_mutable:
         return str(operator)
-    namespace, name, overload = str(operator).split(".")
     functional = f"{namespace}.{name.removesuffix('_')}.{overload}"
     if not name.endswith("_") or find(functional)._schema.is_mutable:  # type: ignore[attr-defined]
         raise UnsupportedOperator(f"{operator} writes into its operands, and nothing else does the same")

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
+from types import FrameType
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dlcb.compiler.bridge.agreement import without_fast_path
 from dlcb.compiler.bridge.capture import bound, user_code
+from dlcb.compiler.bridge.conversions import symbolic as symbolic_numbers
 from dlcb.compiler.bridge.indexing import ExplicitSlices
 from dlcb.compiler.bridge.kinds import as_real
 from dlcb.compiler.bridge.unchanged import unchanged
@@ -51,6 +54,7 @@ def _forward(module: nn.Module, inputs: Mapping[str, torch.Tensor], way: Way) ->
             torch.no_grad(),
             without_fast_path(),
             as_real(),
+            symbolic_numbers(_unheard),
             _compiling_state_context(),
             mode,
             ExplicitSlices(),
@@ -60,6 +64,10 @@ def _forward(module: nn.Module, inputs: Mapping[str, torch.Tensor], way: Way) ->
     except CaptureError as error:
         return error.message
     return ""
+
+
+def _unheard(frame: FrameType, said: Any) -> None:
+    pass
 
 
 def _is_large(inputs: Mapping[str, torch.Tensor]) -> bool:

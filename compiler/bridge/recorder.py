@@ -14,7 +14,7 @@ import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, SLoc
 
-from dlcb.compiler.bridge import kinds, python_sizes
+from dlcb.compiler.bridge import conversions, kinds, python_sizes
 from dlcb.compiler.bridge.capture import short
 from dlcb.compiler.bridge.indexing import ExplicitSlices
 from dlcb.compiler.bridge.record import user_place
@@ -24,13 +24,15 @@ _TORCH = f"{Path(torch.__file__).parent}/"
 _HERE = f"{Path(__file__).parent}/"
 # where Python, or C, asks a symbolic size for a value
 _CONVERSIONS = {"__bool__", "__int__", "__index__", "__float__", "__hash__"}
+_TO_NUMBERS = {"__int__", "__float__", "__index__"}
 _TAKEN = {"guard_int", "guard_float"}
 # what they are given becomes data, whose values may decide more
 _MAKE_DATA = (torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor)
 _UNHASHED = "/einops/"  # goes the same way with sizes that have no hash, as symbolic ones do in PyTorch
 # asks whether it is traced, and gives the same either way
 _EITHER_WAY = ("transformers",)
-_RELAYED = (kinds.__file__, python_sizes.__file__)  # they ask for the user's code
+# they ask for the user's code
+_RELAYED = (conversions.__file__, kinds.__file__, python_sizes.__file__)
 _SYMBOLIC = ("symbolic_shapes.py", "sym_node.py", "recording.py", "torch/__init__.py")
 
 TOO_LONG = "the symbolic forward took more"
@@ -52,6 +54,7 @@ class Recorder(ShapeEnv):
         self.unfollowed: list[str] = []  # what left no condition behind
         self.refused: list[str] = []  # calls that raised
         self.way = Way(self.traced)
+        self.converting: set[str] = set()  # the user's modules that make plain numbers of symbolic ones
         self.within = 0  # calls of PyTorch that are running
         self._places: set[tuple[int, int]] = set()  # of the user's code that were looked at
 
@@ -87,6 +90,11 @@ class Recorder(ShapeEnv):
             nonzero = sympy.Ne(divisor.node.expr, 0)
             self.asked.append((nonzero, nonzero.xreplace(self.hints), place))
 
+    def takes(self, frame: FrameType, said: Any) -> None:
+        """Note what Python requires of the symbolic number that the user's code gives it."""
+        if place := line_of(_behind(frame)):
+            self.asked.append((said, sympy.true, place))
+
     def sized(self, tensor: torch.Tensor, frame: FrameType | None) -> None:
         """Note that something is asked of a tensor's layout, which is another where a size is 0 or 1."""
         for size in tensor.shape:
@@ -120,8 +128,14 @@ class Recorder(ShapeEnv):
         if not (answer.is_number or answer.is_Boolean):  # holds what only run time knows
             answer = super().evaluate_expr(expression, *arguments, **keywords)
         if isinstance(expression, sympy.Basic) and expression.free_symbols:
-            place = _asker(sys._getframe(1))
-            if place:
+            asker, asked = _asker(sys._getframe(1))
+            if place := line_of(asker):
+                if (
+                    asker is not None
+                    and not asked.isdisjoint(_TO_NUMBERS)
+                    and conversions.may_be_in(asker.f_code)
+                ):
+                    self.converting.add(asker.f_globals.get("__name__", ""))
                 self.asked.append((expression, answer, place))
             elif not self.within:
                 self.met(sys._getframe(1))
@@ -144,22 +158,22 @@ def goes_either_way(scope: Mapping[str, Any]) -> bool:
     return str(scope.get("__name__", "")).partition(".")[0] in _EITHER_WAY
 
 
-def _asker(frame: FrameType | None) -> str:
-    """ "file:line" of the user's code, where that asked a symbolic size for a Python value; empty for
-    PyTorch's own questions."""
+def _asker(frame: FrameType | None) -> tuple[FrameType | None, set[str]]:
+    """The code that asked a symbolic size for a Python value, if any that is not PyTorch's, and the functions
+    of PyTorch's that it asked."""
     asked: set[str] = set()
     while frame is not None and frame.f_code.co_filename.endswith(_SYMBOLIC):
         asked.add(frame.f_code.co_name)
         frame = frame.f_back
     frame = _behind(frame)
     if frame is None:
-        return ""
+        return None, asked
     converted = not asked.isdisjoint(_CONVERSIONS)
     if frame.f_code is ExplicitSlices.__torch_function__.__code__:  # a call with the size as an argument
         if not converted and frame.f_locals["func"] not in _MAKE_DATA:
-            return ""
+            return None, asked
         frame = frame.f_back and frame.f_back.f_back  # `_Questions` stands between
-    return line_of(frame) if converted or not asked.isdisjoint(_TAKEN) else ""
+    return frame if converted or not asked.isdisjoint(_TAKEN) else None, asked
 
 
 def line_of(frame: FrameType | None) -> str:

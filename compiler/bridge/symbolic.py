@@ -35,10 +35,10 @@ class Untranslatable(Exception):
 
 def condition(expression: Any, answer: Any, symbols: Symbols) -> Expr:
     """What the code that asked for `expression`, and was told `answer`, takes for granted from then on."""
-    ours = _translate(expression, symbols, _SIZES)
+    ours = _translate(expression, symbols, _NUMBERS)
     if isinstance(answer, bool) or answer in (sympy.true, sympy.false):
         return ours if bool(answer) else opposite(ours)
-    return equal(ours, int(answer))
+    return equal(ours, const(float(answer), FLOAT64) if ours.dtype.is_float else int(answer))
 
 
 def holds(condition: Expr, sizes: Mapping[str, int]) -> bool:
@@ -191,6 +191,7 @@ _NUMBERS: dict[str, Callable[..., Expr]] = {
     "FloatTrueDiv": _on_floats("div"),
     "FloatPow": _float_power,
     "OpaqueUnaryFn_sqrt": _on_floats("sqrt"),
+    "OpaqueUnaryFn_log": _on_floats("log"),
     "OpaqueUnaryFn_log2": _on_floats("log2"),
     "CeilToInt": _rounded("ceil", ceildiv),
     "FloorToInt": _rounded("floor", lambda a, b: a // b),

@@ -52,4 +52,14 @@ def test_a_write_into_a_fresh_tensor_is_no_write_in_the_graph() -> None:
 
 def test_a_write_that_nothing_says_without_one_is_refused() -> None:
     with pytest.raises(UnsupportedOperator, match="writes into its operands"):
-        partition.without_writes(torch.ops.aten.add.out)
+        partition.name_of(torch.ops.aten.add.out)
+
+
+def test_an_operator_of_another_library_leaves_the_model_to_pytorch() -> None:
+    @torch.library.custom_op("tests_partition::twice", mutates_args=())
+    def twice(x: Tensor) -> Tensor:
+        return 2 * x
+
+    twice.register_fake(torch.empty_like)
+    with pytest.raises(UnsupportedOperator, match=r"tests_partition\.twice\.default is no operator"):
+        captured(lambda x: twice(x) + 1, ("n", 3))

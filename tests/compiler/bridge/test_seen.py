@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import sympy
 import torch
@@ -11,6 +13,7 @@ from dlcb.compiler.bridge.seen import Seen, numbers
 from dlcb.compiler.bridge.symbolic import Untranslatable, condition, number
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import as_expr, evaluate, size
+from dlcb.compiler.shapes.system import System
 
 N, K = size("n"), sympy.Symbol("k", integer=True, nonnegative=True)
 LINE = ("model.py", 3)
@@ -67,8 +70,30 @@ def test_numbers_mean_the_same(expression: sympy.Expr, meaning: object) -> None:
 def test_what_has_no_counterpart_is_said() -> None:
     with pytest.raises(Untranslatable, match="sin"):
         number(sympy.sin(K), {K: N})
-    with pytest.raises(Untranslatable):  # floats decide no branch
-        condition(functions.IntTrueDiv(K, sympy.Integer(3)) < 2, True, {K: N})
+    with pytest.raises(Untranslatable, match="sin"):
+        condition(sympy.sin(K) < 1, True, {K: N})
+
+
+@pytest.mark.parametrize(
+    ("expression", "answer", "meaning"),
+    [
+        (functions.IntTrueDiv(K, sympy.Integer(3)) < 2.5, True, lambda n: n / 3 < 2.5),
+        (functions.OpaqueUnaryFn_sqrt(functions.ToFloat(K)) <= 3, False, lambda n: not n**0.5 <= 3),
+        (sympy.Eq(functions.IntTrueDiv(K, sympy.Integer(2)), 3.5), True, lambda n: n / 2 == 3.5),
+        (functions.IntTrueDiv(K, sympy.Integer(2)), sympy.Float(3.5), lambda n: n / 2 == 3.5),
+        (functions.CeilToInt(functions.IntTrueDiv(K, sympy.Integer(4))) > 2, True, lambda n: -(-n // 4) > 2),
+    ],
+)
+def test_a_condition_on_numbers_made_of_sizes(
+    expression: sympy.Expr, answer: object, meaning: Callable[[int], bool]
+) -> None:
+    system = System()
+    system.age(N)
+    for ours in (
+        condition(expression, answer, {K: N}),
+        system.simplify(condition(expression, answer, {K: N})),
+    ):
+        assert [bool(evaluate(ours, {"n": n})) for n in range(40)] == [meaning(n) for n in range(40)]
 
 
 def test_the_last_bits_of_a_size_may_decide() -> None:
