@@ -133,15 +133,19 @@ def split(
             continue
         if shape[axis] != sum(rows):
             raise ModelFailed(f"output '{spec.name}' has {shape[axis]} rows, {sum(rows)} went in")
-        start = 0
-        for index, (answer, count) in enumerate(zip(answers, rows, strict=True)):
-            own = (*shape[:axis], count, *shape[axis + 1 :])
-            if own_shapes and own_shapes[index].get(spec.name, own) != own:
-                own = own_shapes[index][spec.name]
+        before, after, start = shape[:axis], shape[axis + 1 :], 0
+        row_bytes = len(data) // shape[0] if axis == 0 and shape[0] else 0
+        for index, count in enumerate(rows):
+            own = (*before, count, *after)
+            known = own_shapes[index] if own_shapes else None
+            if known and known.get(spec.name, own) != own:
+                own = known[spec.name]
                 part = _cut_padded(data, shape, axis, start, own, datatype.array)
+            elif axis == 0:
+                part = data[start * row_bytes : (start + count) * row_bytes]
             else:
                 part = _cut(data, shape, axis, start, count, datatype.array)
-            answer[spec.name] = Tensor(spec.name, datatype, own, part)
+            answers[index][spec.name] = Tensor(spec.name, datatype, own, part)
             start += count
     return answers
 
@@ -193,9 +197,6 @@ def _cut_padded(
 
 
 def _cut(data: memoryview, shape: tuple[int, ...], axis: int, start: int, count: int, array: str) -> Buffer:
-    if axis == 0:
-        row = len(data) // shape[0] if shape[0] else 0
-        return data[start * row : (start + count) * row]
     whole = numpy.frombuffer(data, array).reshape(shape)
     part = whole[(slice(None),) * axis + (slice(start, start + count),)]
     return numpy.ascontiguousarray(part).data.cast("B") if part.size else b""

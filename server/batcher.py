@@ -283,7 +283,7 @@ class Batcher:
                     self._enqueue(pending)
 
     def _settle_outputs(self, lane: Lane, job: Job, reply: dict[str, Any]) -> None:
-        model, now = job.model, time.perf_counter()
+        model, came = job.model, time.perf_counter()
         rows = [pending.admission.rows for pending in job.requests]
         try:
             if "body" in reply:
@@ -309,7 +309,8 @@ class Batcher:
                 continue
             self._answered(pending)
             pending.deliver(made, None)
-        self._account(job, reply, sum(rows), now)
+        # The loop writes the answers first: nobody waits for the books.
+        self._loop.call_soon(self._account, job, reply, came, time.perf_counter() - came)
 
     def _settle_error(self, job: Job, error: dict[str, Any]) -> None:
         """An error of one request fails that request alone; its neighbours run again without it."""
@@ -344,27 +345,28 @@ class Batcher:
                 self._enqueue(pending)
         return True
 
-    def _account(self, job: Job, reply: dict[str, Any], rows: int, now: float) -> None:
-        model, seconds, count = job.model, reply["seconds"], len(job.requests)
-        weight = 0.2 if model.statistics.executions else 1.0
+    def _account(self, job: Job, reply: dict[str, Any], came: float, output_seconds: float) -> None:
+        """Book a job whose reply came then, and whose answers took the front so long."""
+        model, seconds, requests = job.model, reply["seconds"], job.requests
+        count, started, statistics = len(requests), job.started, model.statistics
+        weight = 0.2 if statistics.executions else 1.0
         model.run_seconds += weight * (seconds - model.run_seconds)
-        model.front_seconds += weight * (job.input_seconds + time.perf_counter() - now - model.front_seconds)
-        turn = (seconds if seconds < QUICK else now - job.started) / count
+        model.front_seconds += weight * (job.input_seconds + output_seconds - model.front_seconds)
+        turn = (seconds if seconds < QUICK else came - started) / count
         model.turn_seconds += weight * (turn - model.turn_seconds)
         model.cost.observe(job.size, seconds)
         self.metrics.shape_cache.cell(model.name, reply["tier"], reply["result"]).value += 1
-        cells, statistics = model.cells, model.statistics
-        cells.rows.observe(rows)
-        cells.requests.observe(count)
-        padded = count > 1 and model.padding is not None
-        cells.padding.observe(padding_ratio(job.requests) if padded else 0.0)
-        queued = 0.0
-        for pending in job.requests:
-            waited = job.started - pending.arrived
+        cells, rows, queued = model.cells, 0, 0.0
+        for pending in requests:
+            rows += pending.admission.rows
+            waited = started - pending.arrived
             queued += waited
             cells.queue.observe(waited)
-            cells.total.observe(now - pending.arrived)
+            cells.total.observe(came - pending.arrived)
         cells.execute.observe(seconds, count)
+        cells.rows.observe(rows)
+        cells.requests.observe(count)
+        cells.padding.observe(padding_ratio(requests) if count > 1 and model.padding is not None else 0.0)
         cells.ok.value += count
         statistics.last_inference_ms = int(time.time() * 1e3)
         statistics.inferences += rows
@@ -373,7 +375,7 @@ class Batcher:
         statistics.compute_infer.add(count, seconds * count)
         statistics.compute_input.add(count, job.input_seconds * count)
         statistics.compute_output.add(count, reply["output_seconds"] * count)
-        statistics.success.add(count, queued + count * (now - job.started))
+        statistics.success.add(count, queued + count * (came - started))
         (statistics.cache_hit if reply["result"] == "hit" else statistics.cache_miss).add(count, seconds)
         statistics.batch(rows).add(1, seconds)
 

@@ -21,13 +21,14 @@ import orjson
 from dlcb.compiler.signature import Dim, TensorSpec
 from dlcb.server.datatypes import BY_DTYPE, DATATYPES, MAX_RANK, Datatype
 from dlcb.server.errors import BadRequest, TooLarge
-from dlcb.server.types import Buffer, InferRequest, InferResponse, Parts, RequestedOutput, Tensor
+from dlcb.server.types import Buffer, InferRequest, Parts, RequestedOutput, Tensor
 
 MAX_ELEMENTS = 2**31  # axes of 0 counted as 1: what a model makes of an empty input must be addressable
 LARGEST_PLAIN = 4096  # elements; a packer for each size and datatype is kept up to here
 NO_NAN = "JSON has no NaN and no Infinity, send tensors that hold them as binary data"
 _NOT_A_NUMBER = re.compile(rb"[\[,:\s-](NaN|Infinity)\b")
 _INTEGER = frozenset({int})
+_FIRST_WORD = b'{"inputs"'
 _STATELESS = ("sequence_id", "sequence_start", "sequence_end")
 _ENCODINGS = {"gzip": 31, "deflate": 15}  # zlib's window bits, which choose the container
 
@@ -99,8 +100,9 @@ def decode(
         found = "is missing" if entries is None else f"is {_kind(entries)}" if entries != [] else "is empty"
         raise BadRequest(f"'inputs' {found}, expected a list of tensors")
     offset = len(body) if json_length is None else json_length
+    numbers = _holds_no_boolean(body)
     for index, entry in enumerate(entries):
-        tensor = _decode_plain(entry)
+        tensor = _decode_plain(entry, numbers)
         if tensor is None:
             tensor, offset = _decode_input(index, entry, view, offset, json_length is not None)
         if tensor.name in request.inputs:
@@ -150,15 +152,17 @@ def decode_raw(body: Buffer, specs: Sequence[TensorSpec]) -> InferRequest:
     return InferRequest(inputs={spec.name: tensor}, binary_output=True)
 
 
-def encode(response: InferResponse) -> tuple[Parts, int | None]:
-    """The body of a response, whose binary tensors are not copied, and the length of its JSON part, None when
-    it is JSON alone."""
-    document: dict[str, Any] = {"model_name": response.model_name, "model_version": response.model_version}
-    if response.id is not None:
-        document["id"] = response.id
+def encode(
+    model: str, version: str, identity: str | None, outputs: Sequence[tuple[Tensor, bool]]
+) -> tuple[Parts, int | None]:
+    """The body of an answer: outputs, each with whether it goes out as binary, which is not copied; and the
+    length of its JSON part, None when it is JSON alone."""
+    document: dict[str, Any] = {"model_name": model, "model_version": version}
+    if identity is not None:
+        document["id"] = identity
     entries: list[dict[str, Any]] = []
     tail: Parts = []
-    for tensor, binary in zip(response.outputs, response.binary, strict=True):
+    for tensor, binary in outputs:
         entry: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype.name, "shape": tensor.shape}
         if binary:
             entry["parameters"] = {"binary_data_size": len(tensor.data)}
@@ -218,16 +222,28 @@ def _layout(name: str, datatype: str, *shape: int) -> _Layout:
     return _Layout(name, row, checked, count, struct.Struct(f"<{count}{row.code}").pack)
 
 
-def _decode_plain(entry: Any) -> Tensor | None:
+def _holds_no_boolean(body: Buffer) -> bool:
+    """Whether that shows at a glance: `true` has a u and `false` an l, and past its first word a request of
+    numbers has neither. It is a tenth of the time that it takes to look at each element's type."""
+    if type(body) is not bytes or not body.startswith(_FIRST_WORD):
+        return False
+    return body.find(b"u", len(_FIRST_WORD)) < 0 and body.find(b"l", len(_FIRST_WORD)) < 0
+
+
+def _decode_plain(entry: Any, numbers: bool) -> Tensor | None:
     """The common input, flat JSON data and nothing unusual; None sends any other to `_decode_input`, which
-    also words what is wrong."""
+    also words what is wrong. `numbers`: no element is a boolean, and what else is no number cannot be
+    packed."""
     try:
         data = entry["data"]
         shape = entry["shape"]
         if len(entry) != 4 or len(data) > LARGEST_PLAIN or not _INTEGER.issuperset(map(type, shape)):
             return None
         layout = _layout(entry["name"], entry["datatype"], *shape)
-        if len(data) != layout.count or not layout.datatype.json_types.issuperset(map(type, data)):
+        if len(data) != layout.count:
+            return None
+        kinds = layout.datatype.json_types
+        if not (numbers and int in kinds) and not kinds.issuperset(map(type, data)):
             return None
         return Tensor(layout.name, layout.datatype, layout.shape, layout.pack(*data))
     except (KeyError, TypeError, BadRequest, struct.error, OverflowError):

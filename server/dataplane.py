@@ -14,7 +14,7 @@ from dlcb.server.batcher import Batcher, Pending
 from dlcb.server.errors import ServerError
 from dlcb.server.model import Admission, ServedModel
 from dlcb.server.registry import Registry
-from dlcb.server.types import Buffer, InferRequest, InferResponse, Parts, RawRequest, Tensor
+from dlcb.server.types import Buffer, InferRequest, Parts, RawRequest, Tensor
 from dlcb.server.waiting import Deliver
 
 LARGE_JSON = 256 << 10  # bytes of JSON from which on a worker decodes it, and the event loop does not
@@ -85,11 +85,10 @@ def responder(model: ServedModel, request: InferRequest) -> Callable[[dict[str, 
     chosen = model.all_outputs.get(request.binary_output) if request.outputs is None else None
     if chosen is None:
         chosen = codec.choose_outputs(request, model.signature.outputs)
-    binary = [as_binary for _name, as_binary in chosen]
 
     def respond(outputs: dict[str, Tensor]) -> Answer:
-        tensors = [outputs[name] for name, _binary in chosen]
-        return codec.encode(InferResponse(model.name, model.version, request.id, tensors, binary))
+        named = [(outputs[name], binary) for name, binary in chosen]
+        return codec.encode(model.name, model.version, request.id, named)
 
     return respond
 

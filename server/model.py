@@ -69,6 +69,8 @@ class ServedModel:
     batching: Batching
     limits: Limits
     cells: Cells
+    name: str = field(init=False)
+    version: str = field(init=False)
     state: State = State.LOADING
     reason: str = ""
     signature: Signature = field(default_factory=lambda: Signature((), ()))
@@ -95,13 +97,8 @@ class ServedModel:
     all_outputs: dict[bool, list[tuple[str, bool]]] = field(default_factory=dict)
     admitted: dict[tuple[tuple[int, ...], ...], Admission] = field(default_factory=dict)
 
-    @property
-    def name(self) -> str:
-        return self.source.name
-
-    @property
-    def version(self) -> str:
-        return self.source.version
+    def __post_init__(self) -> None:
+        self.name, self.version = self.source.name, self.source.version
 
     def is_quick(self) -> bool:
         """Whether a worker should get its next job early: where it would wait for us as long as it runs."""

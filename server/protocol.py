@@ -193,8 +193,7 @@ class TensorProtocol(HttpToolsProtocol):
         if head is not None and self._repeats(head, data):
             exchange = self._exchange(head.place, head.headers, True)
             if not exchange.response_complete:
-                exchange.take(data[len(head.text) :])
-                exchange.run()
+                exchange.run(data[len(head.text) :])
             return
         begun, between = self._begun, self._ended == self._begun
         super().data_received(data)

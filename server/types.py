@@ -57,17 +57,6 @@ class RawRequest:
     timeout: float | None = None
 
 
-@dataclass(slots=True)
-class InferResponse:
-    """Outputs in the model's order, or in the order the client asked for them."""
-
-    model_name: str
-    model_version: str
-    id: str | None
-    outputs: list[Tensor]
-    binary: list[bool]
-
-
 class State(enum.StrEnum):
     """A model version's state, in the protocol's own words."""
 

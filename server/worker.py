@@ -35,7 +35,7 @@ from dlcb.server.padding import Padding, PaddingError
 from dlcb.server.probing import check_padding, probe
 from dlcb.server.settings import import_beside
 from dlcb.server.slots import Begun, Slot, SlotMap, SlotPool, aligned
-from dlcb.server.types import Buffer, InferRequest, InferResponse, Tensor
+from dlcb.server.types import Buffer, Tensor
 
 IDLE_MILLISECONDS = 20  # without a job before hot plans are recorded
 # Seconds that a thread keeps the interpreter from another that asks for it. The default, 5 ms, is what a job
@@ -76,6 +76,7 @@ class Worker:
 
     def serve(self) -> None:
         """Run jobs until the front closes the socket."""
+        _want_no_gradients()
         idle = select.poll()
         idle.register(self._jobs.fileno(), select.POLLIN)
         while True:
@@ -171,7 +172,9 @@ class Worker:
         start = time.perf_counter()
         outcome = self._run(job["model"], model, arrays)
         ran = time.perf_counter()
-        answer, json_length = codec.encode(_response(job, request, outcome.outputs, chosen, signature))
+        answer, json_length = codec.encode(
+            job["name"], job["version"], request.id, _named(outcome.outputs, chosen, signature)
+        )
         slot, new = self._take(sum(map(len, answer)))
         end = 0
         for part in answer:
@@ -342,20 +345,21 @@ class Worker:
         return int(torch.cuda.memory_reserved())
 
 
-def _response(
-    job: dict[str, Any],
-    request: InferRequest,
-    outputs: Mapping[str, numpy.ndarray],
-    chosen: list[tuple[str, bool]],
-    signature: Signature,
-) -> InferResponse:
+def _want_no_gradients() -> None:
+    """For this thread once, where each run would ask PyTorch for it otherwise."""
+    torch = sys.modules.get("torch")  # the backend's, where it has one
+    if torch is not None:
+        torch.set_grad_enabled(False)
+
+
+def _named(
+    outputs: Mapping[str, numpy.ndarray], chosen: list[tuple[str, bool]], signature: Signature
+) -> list[tuple[Tensor, bool]]:
     datatypes = {spec.name: BY_DTYPE[spec.dtype] for spec in signature.outputs}
-    tensors = [
-        Tensor(name, datatypes[name], outputs[name].shape, _bytes(outputs[name])) for name, _binary in chosen
+    return [
+        (Tensor(name, datatypes[name], outputs[name].shape, _bytes(outputs[name])), binary)
+        for name, binary in chosen
     ]
-    return InferResponse(
-        job["name"], job["version"], request.id, tensors, [binary for _name, binary in chosen]
-    )
 
 
 def _bytes(array: numpy.ndarray) -> Buffer:
