@@ -18,6 +18,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from dlcb.compiler.bridge.capture import bound
+from dlcb.compiler.bridge.unchanged import State
 from dlcb.compiler.signature import Dim, Signature, compile_expression, symbols_of
 from dlcb.compiler.source import ModelSource
 
@@ -171,6 +172,7 @@ class Reference:
     def __init__(self, module: torch.nn.Module, names: Sequence[str] = ()) -> None:
         self.module, self._names = module, names
         self._exact = copy.deepcopy(module).double()
+        self._states = {id(each): State(each) for each in (module, self._exact)}
 
     def eager(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         with torch.no_grad():
@@ -181,11 +183,15 @@ class Reference:
             return self._called(self._exact, [x.double() if x.is_floating_point() else x for x in inputs])
 
     def _called(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        with without_fast_path():
-            if not self._names:
-                return as_tuple(module(*inputs))
+        """An answer that depends on no other call: what the module keeps for itself is put back."""
+        arguments, keywords = tuple(inputs), dict[str, torch.Tensor]()
+        if self._names:
             arguments, keywords = bound(module, dict(zip(self._names, inputs, strict=True)))
-            return as_tuple(module(*arguments, **keywords))
+        try:
+            with without_fast_path():
+                return as_tuple(module(*arguments, **keywords))
+        finally:
+            self._states[id(module)].restore()
 
 
 def as_tuple(outputs: object) -> tuple[torch.Tensor, ...]:

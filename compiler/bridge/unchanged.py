@@ -1,40 +1,97 @@
-"""What a forward on fake tensors leaves behind in Python: tables by size in a module's attributes, results
-that `functools.lru_cache` keeps. They would be fake tensors in a real forward: all is put back as it was."""
+"""A forward that leaves nothing behind in its module: attributes, and what they hold, are afterwards what
+they were. Else an answer would depend on those before it (a table that only grows, a window that a small
+image made smaller), and after a forward on fake tensors a real one would meet these."""
 
 from __future__ import annotations
 
 import copy
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import _lru_cache_wrapper
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
+import torch
 from torch import nn
+
+_CONTAINERS = (dict, list, set, deque)
+_LEAVES = (torch.Tensor, ModuleType, FunctionType, BuiltinFunctionType, MethodType, type)
+_WHOLE = frozenset((*sys.stdlib_module_names, "torch", "numpy"))  # objects of these are not the model's
+_MOST = 100_000  # objects that are looked at
+
+
+class State:
+    """What `module`, its parts and what they hold in containers and plain objects are now. Tensors are not
+    looked into."""
+
+    def __init__(self, module: nn.Module) -> None:
+        found = [
+            thing if isinstance(thing, _CONTAINERS) else vars(thing)
+            for thing in _within(module)
+            if not isinstance(thing, (tuple, frozenset))
+        ]
+        self._empty = [container for container in found if not container]
+        self._full = [(container, copy.copy(container)) for container in found if container]
+
+    def restore(self) -> bool:
+        """Put back what has changed since. Whether anything had: that is all it costs where nothing has."""
+        changed = [pair for pair in self._full if _differs(*pair)]
+        for now, before in changed:
+            now.clear()
+            now.update(before) if isinstance(now, (dict, set)) else now.extend(before)
+        if any(self._empty):
+            changed += [(container, None) for container in self._empty if container]
+            for container in self._empty:
+                container.clear()
+        return bool(changed)
 
 
 @contextmanager
 def unchanged(module: nn.Module) -> Iterator[None]:
-    """Afterwards every attribute of `module` and its parts is what it was, and holds what it held; functions
-    of their files have forgotten what they gave."""
-    before = [(vars(part), dict(vars(part))) for part in module.modules()]
-    held = [
-        (value, copy.copy(value) if value else ())
-        for _, attributes in before
-        for value in attributes.values()
-        if isinstance(value, (dict, list, set))
-    ]
+    """Afterwards `module` is what it was, and functions of its parts' files have forgotten what they gave."""
+    state = State(module)
     try:
         yield
     finally:
-        for now, attributes in before:
-            now.clear()
-            now.update(attributes)
-        for value, contents in held:
-            value.clear()
-            value.extend(contents) if isinstance(value, list) else value.update(contents)
+        state.restore()
         for function in _remembering(module):
             function.cache_clear()
+
+
+def _within(module: nn.Module) -> Iterator[Any]:
+    """`module`, its parts, and the containers and plain objects that they hold, each once."""
+    left: list[Any] = [module]
+    seen: dict[int, Any] = {}
+    while left and len(seen) < _MOST:
+        thing = left.pop()
+        if id(thing) in seen or not _may_change(thing):
+            continue
+        seen[id(thing)] = thing
+        yield thing
+        if isinstance(thing, dict):
+            left += thing.values()
+        elif isinstance(thing, (list, set, deque, tuple, frozenset)):
+            left += thing
+        else:
+            left += vars(thing).values()
+
+
+def _may_change(thing: Any) -> bool:
+    if isinstance(thing, (*_CONTAINERS, tuple, frozenset, nn.Module)):
+        return True
+    if isinstance(thing, _LEAVES) or not isinstance(getattr(thing, "__dict__", None), dict):
+        return False
+    return isinstance(thing, SimpleNamespace) or type(thing).__module__.partition(".")[0] not in _WHOLE
+
+
+def _differs(now: Any, before: Any) -> bool:
+    """Objects are looked at only where they are others than before."""
+    try:
+        return bool(now != before)
+    except (RuntimeError, TypeError, ValueError):  # tensors and arrays are neither equal nor not
+        return True
 
 
 def _remembering(module: nn.Module) -> set[Any]:

@@ -15,6 +15,7 @@ from dlcb.compiler.bridge.agreement import without_fast_path
 from dlcb.compiler.bridge.declared import declare
 from dlcb.compiler.bridge.emit import from_torch
 from dlcb.compiler.bridge.probes import Bindings, Prober
+from dlcb.compiler.bridge.unchanged import unchanged
 from dlcb.compiler.errors import CompilerError, RefusedCode
 from dlcb.compiler.shapes.system import System
 from dlcb.compiler.source import InputDeclaration, ModelSource
@@ -67,5 +68,5 @@ class _Runner(Prober):
 
     def trace(self, sizes: Bindings) -> None:  # type: ignore[override]
         arguments, keywords = capture.bound(self.module, self.tensors(sizes))
-        with capture.user_code("forward"), torch.no_grad(), without_fast_path():
+        with capture.user_code("forward"), unchanged(self.module), torch.no_grad(), without_fast_path():
             self.result = self.module(*arguments, **keywords)

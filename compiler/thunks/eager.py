@@ -13,6 +13,7 @@ import torch
 
 from dlcb.compiler.bridge.agreement import as_tuple, without_fast_path
 from dlcb.compiler.bridge.capture import bound
+from dlcb.compiler.bridge.unchanged import State
 from dlcb.compiler.errors import ArtifactError, GuardError
 from dlcb.compiler.runtime.executor import Ran, Shapes
 from dlcb.compiler.runtime.types import TORCH
@@ -89,7 +90,7 @@ def _is_keyword(argument: Any) -> bool:
 
 class EagerThunk:
     """The user's module as PyTorch runs it, made by `load` when it is first needed: it costs the module's
-    memory.
+    memory. What a forward leaves in the module is put back: no answer depends on the requests before it.
 
     It lives on `device`; inputs on another device are brought there and outputs back.
     """
@@ -101,11 +102,13 @@ class EagerThunk:
     ) -> None:
         self._load, self._names, self._device = load, tuple(names), device
         self._module: torch.nn.Module | None = None
+        self._state: State | None = None  # the module's, as it was loaded
 
     @property
     def module(self) -> torch.nn.Module:
         if self._module is None:
             self._module = self._load().to(self._device)
+            self._state = State(self._module)
         return self._module
 
     def run(self, inputs: Sequence[torch.Tensor]) -> Ran:
@@ -124,6 +127,9 @@ class EagerThunk:
             raise GuardError(
                 f"PyTorch refuses inputs {shapes}: {refusal_words(error)}", stage="eager"
             ) from error
+        finally:
+            if self._state is not None:
+                self._state.restore()
         place = inputs[0].device if inputs else self._device
         return Ran(tuple(tensor.to(place) for tensor in made), False)
 

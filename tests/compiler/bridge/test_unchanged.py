@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections import deque
+from types import SimpleNamespace
 
 import torch
 from torch import nn
 
 from dlcb.compiler.bridge.capture import trace
-from dlcb.compiler.bridge.unchanged import unchanged
+from dlcb.compiler.bridge.unchanged import State, unchanged
 
 
 @functools.lru_cache
@@ -51,6 +53,23 @@ def test_a_trace_changes_nothing() -> None:
     assert module.longest is None and module.places is places and not hasattr(module.part, "used")
     assert remembered.cache_info().currsize == 0 == Tables.own.cache_info().currsize
     assert type(module(torch.zeros(5))) is torch.Tensor
+
+
+def test_only_what_changed_is_put_back() -> None:
+    module = Tables()
+    module.settings = SimpleNamespace(window=7, sizes=deque([1]), names={"a"}, itself=None)
+    module.settings.itself = module.settings
+    state = State(module)
+    assert not state.restore()
+    module.settings.window, module.settings.fresh = 3, True
+    module.settings.sizes.append(2)
+    module.settings.names.clear()
+    module.by_length[3] = torch.zeros(3)
+    module.by_length[4] = torch.zeros(4)
+    assert state.restore() and not state.restore()
+    settings = module.settings
+    assert (settings.window, settings.sizes, settings.names) == (7, deque([1]), {"a"})
+    assert not hasattr(settings, "fresh") and list(module.by_length) == [3]
 
 
 def test_what_is_raised_goes_through() -> None:

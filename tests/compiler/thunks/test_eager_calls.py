@@ -1,8 +1,11 @@
 """ATen operators by name, with plain arguments; nothing else can be called."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
+from dlcb.compiler.bridge import agreement
 from dlcb.compiler.errors import ArtifactError, GuardError
 from dlcb.compiler.thunks import eager
 
@@ -58,6 +61,65 @@ def test_a_module_takes_its_inputs_by_name_and_loads_once() -> None:
         assert torch.equal(ran.outputs[0], x + ids)
         assert not ran.hit
     assert len(loads) == 1
+
+
+class Counting(torch.nn.Module):
+    """Says how often it was called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settings = SimpleNamespace(calls=0, met=[])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.settings.calls += 1
+        self.settings.met.append(x.shape[0])
+        return x + self.settings.calls + len(self.settings.met)
+
+
+class Shrinking(torch.nn.Module):
+    """A window that a small image makes smaller, for good."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = torch.nn.Identity()
+        self.part.window = 4
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.part.window = min(self.part.window, x.shape[0])
+        if x.shape[0] == 13:
+            raise ValueError("13")
+        return x * self.part.window
+
+
+class Growing(torch.nn.Module):
+    """A table that is made anew only for more rows, and then holds other numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables: dict[str, torch.Tensor] = {"rows": torch.zeros(1, 1)}
+        self.register_buffer("places", torch.zeros(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(self.tables["rows"]) < len(x):
+            self.tables["rows"] = torch.linspace(0, 1, len(x))[:, None]
+            self.register_buffer("places", torch.ones(1) * len(x))
+        return x + self.tables["rows"][: len(x)] + self.places.sum()
+
+
+@pytest.mark.parametrize("kind", [Counting, Shrinking, Growing])
+def test_no_answer_depends_on_those_before_it(kind: type[torch.nn.Module]) -> None:
+    thunk, reference = eager.EagerThunk(kind, ["x"], CPU), agreement.Reference(kind())
+    for rows in (5, 2, 13, 9, 5):
+        x = torch.randn(rows, 3)
+        try:
+            expected = kind()(x)
+        except ValueError:
+            with pytest.raises(GuardError, match="13"):
+                thunk.run([x])
+            continue
+        assert torch.equal(thunk.run([x]).outputs[0], expected)
+        assert torch.equal(reference.eager([x])[0], expected)
+        torch.testing.assert_close(reference.exact([x])[0].float(), expected)
 
 
 def test_what_pytorch_refuses_is_the_callers_fault_in_its_words() -> None:
