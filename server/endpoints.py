@@ -173,7 +173,8 @@ class Endpoints:
             "tier": report.get("tier"),
             "quarantined": _quarantined(model),
             "unproven": report.get("unproven") or None,
-            "kernels": [kernel.get("name") for kernel in report.get("kernels", ())],
+            "kernels": _kernels(model),
+            "ranks": list(model.ranks) if report.get("tier") == "jit" else None,
             "cache": "hit" if report.get("from_cache") else "miss",
             "compile_seconds": model.compile_seconds,
             "load_seconds": model.load_seconds,
@@ -238,6 +239,12 @@ def _quarantined(model: ServedModel) -> str | None:
     return model.report.get("quarantined") or (
         f"{refuted} shapes disagreed with PyTorch" if refuted else None
     )
+
+
+def _kernels(model: ServedModel) -> list[str]:
+    """Names of the model's kernels; of a model of any rank those of all ranks that were met, each once."""
+    of_ranks = [name for rank in model.ranks for name in rank["kernels"]]
+    return list(dict.fromkeys([*(kernel["name"] for kernel in model.report.get("kernels", ())), *of_ranks]))
 
 
 def _padding(model: ServedModel) -> dict[str, Any]:

@@ -85,6 +85,7 @@ class ServedModel:
     rate: TokenBucket | None = None
     statistics: Statistics = field(default_factory=Statistics)
     counters: Mapping[str, int] = field(default_factory=dict)
+    ranks: Sequence[Mapping[str, Any]] = ()  # that a worker has compiled of a model of any rank, with kernels
     waiting: int = 0
     unanswered: int = 0
     cost: Cost = field(default_factory=Cost)

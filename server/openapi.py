@@ -92,7 +92,13 @@ _SCHEMAS: dict[str, Any] = {
             },
             "padding": {"type": "object", "description": "sizes that are padded, and why the others are not"},
             "tier": {"type": ["string", "null"]},
-            "kernels": _TEXTS,
+            "kernels": {**_TEXTS, "description": "of a model of any rank: those of all ranks below"},
+            "ranks": {
+                "type": ["array", "null"],
+                "items": {"type": "object"},
+                "description": "of a model of any rank: those of its inputs that a worker has compiled, each "
+                "with its kernels; null for other models",
+            },
         },
     },
     "InferRequest": {

@@ -346,9 +346,11 @@ class Supervisor:
                 planning.set_exception(WorkerError(event["error"]))
         elif kind == "counters":
             worker.device_bytes = event["device_bytes"]
-            for handle, counters in event["models"].items():
-                if int(handle) in self._models:
-                    self._take_counters((worker.name, handle), self._models[int(handle)], counters)
+            for handle, said in event["models"].items():
+                model = self._models.get(int(handle))
+                if model is not None:
+                    model.ranks = said["ranks"]
+                    self._take_counters((worker.name, handle), model, said["counters"])
             counting = self._counting[worker].popleft()
             if not counting.done():  # whoever waited may have gone
                 counting.set_result(None)

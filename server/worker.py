@@ -319,11 +319,14 @@ class Worker:
         self._tell(reply)
 
     def _report_counters(self, _message: dict[str, Any]) -> None:
-        counters = {str(handle): _numbers(model.counters) for handle, model in list(self._models.items())}
+        models = {
+            str(handle): {"counters": _numbers(model.counters), "ranks": _ranks(model)}
+            for handle, model in list(self._models.items())
+        }
         self._tell(
             {
                 "event": "counters",
-                "models": counters,
+                "models": models,
                 "slot_bytes": self._outputs.bytes,
                 "device_bytes": self._device_bytes(),
             }
@@ -397,6 +400,14 @@ def _index_fields(error: IndexRangeError) -> dict[str, Any]:
         "low": int(error.low),
         "high": int(error.high),
     }
+
+
+def _ranks(model: Any) -> list[dict[str, Any]]:
+    """The ranks that a model of any rank is compiled for, each with its kernels."""
+    return [
+        {"ranks": ranks, "kernels": [kernel.name for kernel in report.kernels]}
+        for ranks, report in sorted(model.loaded_ranks.items())
+    ]
 
 
 def _numbers(counters: Any) -> dict[str, int]:

@@ -27,11 +27,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class _Rank:
-    """One combination of ranks: on its way (`future`), there (`thunk`), or failed (neither). Requests wait
-    for it until `deadline`, of `time.monotonic`."""
+    """One combination of ranks: on its way (`future`), there (`thunk`, made of the artifact `key`), or failed
+    (neither). Requests wait for it until `deadline`, of `time.monotonic`."""
 
     future: Future[str] | None = None
     thunk: Thunk | None = None
+    key: str = ""
     deadline: float = 0.0
 
 
@@ -97,8 +98,12 @@ class JitThunk:
         )
 
     def thunks(self) -> tuple[Thunk, ...]:
-        """Those that are compiled and loaded."""
-        return tuple(rank.thunk for rank in self._ranks.values() if rank.thunk is not None)
+        """Those that are compiled and loaded; any thread may ask."""
+        return tuple(rank.thunk for rank in list(self._ranks.values()) if rank.thunk is not None)
+
+    def loaded(self) -> dict[tuple[int, ...], str]:
+        """The ranks that are compiled and loaded, each with its artifact's key; any thread may ask."""
+        return {ranks: rank.key for ranks, rank in list(self._ranks.items()) if rank.thunk is not None}
 
     def _start(self, ranks: tuple[int, ...]) -> _Rank:
         source = specialise(self._source, ranks)
@@ -119,7 +124,8 @@ class JitThunk:
             return
         rank.future = None
         try:
-            rank.thunk = self._load(future.result())
+            rank.key = future.result()
+            rank.thunk = self._load(rank.key)
         except Exception as error:  # whatever stopped the compile process, this process goes on serving
             logger.warning("%s at ranks %s stays eager: %s", self._source.name, ranks, error)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy
 import torch
@@ -97,6 +98,7 @@ class CompiledModel:
         jit: JitThunk | None = None,
         unmasked: ProgramThunk | UnprovenThunk | None = None,
         beside: EagerThunk | None = None,
+        reports: Mapping[str, Report] = MappingProxyType({}),
     ) -> None:
         self.source = source
         self.signature: Signature = artifact.signature
@@ -104,6 +106,7 @@ class CompiledModel:
         self.device = device
         self.recorder = Recorder(device.torch_device) if device.name == "cuda" else None
         self._eager, self._program, self._jit, self._unmasked = eager, program, jit, unmasked
+        self._reports = reports  # of what was loaded, by its artifact's key
         self._beside = beside or eager  # PyTorch for values that a program has taken: on the model's device
         # the input for which a second program serves calls in which all its values are 1; "": there is none
         self.mask = artifact.unmasked[0] if artifact.unmasked is not None and unmasked is not None else ""
@@ -194,6 +197,13 @@ class CompiledModel:
 
     def _thunks(self) -> list[Thunk | None]:
         return [self._program, self._unmasked, *(self._jit.thunks() if self._jit is not None else ())]
+
+    @property
+    def loaded_ranks(self) -> dict[tuple[int, ...], Report]:
+        """Of a model of any rank: the ranks of its inputs that are compiled and loaded, each with its report.
+        Any thread may ask."""
+        loaded = self._jit.loaded() if self._jit is not None else {}
+        return {ranks: self._reports[key] for ranks, key in loaded.items()}
 
     @property
     def counters(self) -> Counters:
@@ -336,6 +346,7 @@ def load_model(
         beside = EagerThunk(lambda: _eager_module(source), names, place.torch_device)
 
     admit = admission(source)
+    reports: dict[str, Report] = {}
 
     def thunks_of(
         key: str,
@@ -345,6 +356,7 @@ def load_model(
         if compiled.program is None or compiled.quarantined:
             reason = compiled.quarantined or "it has no program"
             raise CaptureError(f"'{source.name}' cannot run compiled: {reason}", stage="load")
+        reports[key] = compiled.report
         taken = [given.name for given in compiled.program.inputs]
         if taken != names:
             raise ArtifactError(f"'{source.name}' has inputs {names}, its artifact {taken}", stage="load")
@@ -384,7 +396,7 @@ def load_model(
         return thunk
 
     jit = JitThunk(source, find, pinned_thunk, request_compile, eager, wait_seconds=wait_seconds)
-    return CompiledModel(source, artifact, place, eager, None, jit)
+    return CompiledModel(source, artifact, place, eager, None, jit, reports=reports)
 
 
 def _eager_module(source: ModelSource) -> torch.nn.Module:

@@ -229,6 +229,7 @@ class Model:
     counters: Counters = field(default_factory=Counters)
     seen: set[tuple[int, ...]] = field(default_factory=set)
     ranks: dict[int, Future[str]] = field(default_factory=dict)
+    loaded_ranks: dict[tuple[int, ...], Any] = field(default_factory=dict)
     recorded: int = 0
 
     def run(self, inputs: Arrays) -> Outcome:

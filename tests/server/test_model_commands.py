@@ -87,6 +87,11 @@ def test_a_bundle_serves_without_compiling(
             tensor = {"name": "x", "datatype": "FP32", "shape": shape, "data": [1, 2, 3]}
             answer = client.post("/v1/models/double/infer", json={"inputs": [tensor]}).json()
             assert answer["outputs"][0]["data"] == [2, 4, 6]
+        found = client.get("/v1/models/double/coverage").json()
+        kernels = [name for rank in found["ranks"] for name in rank["kernels"]]
+        assert [rank["ranks"] for rank in found["ranks"]] == [[1], [2], [3]]
+        assert len(kernels) == 3 and found["kernels"] == list(dict.fromkeys(kernels))
+        assert client.get("/v1/models/scaled/coverage").json()["ranks"] is None
         metrics = client.get("/metrics").text
         (guard,) = client.get("/v1/models/scaled/coverage").json()["guards"]
         range_of_columns = {"condition": "columns <= 512", "reason": "declared: the range of 'columns'"}

@@ -118,7 +118,12 @@ def test_what_comes_after_the_time_is_up_serves_from_then_on(store: LayeredStore
     x = torch.randn(3, 5)
     assert model.run({"x": x.numpy()}).tier == "eager"
     ranked = specialise(model.source, [2])
-    late.set_result(compile_model(ranked, store).artifact_key)
+    compiled = compile_model(ranked, store)
+    late.set_result(compiled.artifact_key)
     before = calls.total
+    assert model.loaded_ranks == {}
     assert model.run({"x": x.numpy()}).tier == "jit"
     assert calls.total == before
+    assert [(ranks, report.kernels) for ranks, report in model.loaded_ranks.items()] == [
+        ((2,), compiled.report.kernels)
+    ]
