@@ -112,14 +112,14 @@ class Answers:
             exact: Sequence[torch.Tensor] = self._reference.exact(inputs)
         except RuntimeError:  # the model itself names a narrower type, which float64 operands do not fit
             exact = eager
-        return Answer(sizes, seed, bare, tuple(x.cpu() for x in eager), [x.cpu() for x in exact])
+        return Answer(sizes, seed, bare, eager, exact)
 
     def inputs(self, sizes: Mapping[str, int], seed: int, bare: bool = False) -> list[torch.Tensor]:
         """The same for the same arguments."""
-        given = random_inputs(self.source, shapes_of(self.signature, sizes), seed)
+        given = random_inputs(self.source, shapes_of(self.signature, sizes), seed, self.device)
         if bare:
             given[self._mask].fill_(1)
-        return [x.to(self.device) for x in given.values()]
+        return list(given.values())
 
     def far(self, model: CompiledModel, sizes: Mapping[str, int]) -> list[Deviation]:
         """Where the model deviates at values that the others do not reach."""
@@ -179,12 +179,17 @@ class Trials:
 
 
 def check(
-    artifact: Artifact, key: str, answers: Answers, store: Store, examples: Sequence[Mapping[str, int]] = ()
+    artifact: Artifact,
+    key: str,
+    answers: Answers,
+    store: Store,
+    parameters: Mapping[str, torch.Tensor],
+    examples: Sequence[Mapping[str, int]] = (),
 ) -> Verdict:
-    """Compares the artifact under `key` with PyTorch's answers, with those at `examples` where PyTorch
-    refuses all that were drawn."""
+    """Compares the artifact under `key`, whose `parameters` are those in the store, with PyTorch's answers,
+    with those at `examples` where PyTorch refuses all that were drawn."""
     source = answers.source
-    model = load_model(source, key, store, device=answers.device)
+    model = load_model(source, key, store, device=answers.device, parameters=parameters)
     trials = _try(model, answers, answers.drawn)
     if not trials.accepted:
         trials = _try(model, answers, answers.at(examples))

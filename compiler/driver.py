@@ -47,7 +47,7 @@ from dlcb.compiler.ir import text
 from dlcb.compiler.kgen import generate
 from dlcb.compiler.loading import load_model, options_for
 from dlcb.compiler.options import CompileOptions
-from dlcb.compiler.parameters import place
+from dlcb.compiler.parameters import load_parameters, place
 from dlcb.compiler.passes.pipeline import run_passes, schedule
 from dlcb.compiler.passes.unmasked import without_mask
 from dlcb.compiler.refused import narrowed
@@ -141,15 +141,15 @@ def _compile(
             with clock("reference"):
                 reference = _reference(source, module, captured, artifact, options)
             with clock("publish"):
-                key, artifact = published.result()
+                key, artifact, parameters = published.result()
             with clock("build"):
                 builder.wait()
     except RefusedCode as error:
         return _put_eager(source, _eager(source, module, error), store, clock)
     with clock("check"):
-        verdict = (
-            Verdict() if reference is None else check(artifact, key, reference, store, captured.examples)
-        )
+        verdict = Verdict()
+        if reference is not None:
+            verdict = check(artifact, key, reference, store, parameters, captured.examples)
     reason = verdict.quarantined
     artifact = narrowed(artifact, verdict.refusals)
     report = replace(
@@ -197,10 +197,11 @@ def _put_eager(source: ModelSource, found: Untraced, store: Store, clock: Clock)
 
 def _publish(
     artifact: Artifact, source: ModelSource, parameters: Mapping[str, torch.Tensor], store: Store
-) -> tuple[str, Artifact]:
-    """The artifact with its parameters in the store, and its key there."""
+) -> tuple[str, Artifact, Mapping[str, torch.Tensor]]:
+    """The artifact with its parameters in the store, its key there, and the parameters as a worker loads
+    them, verified."""
     artifact = place(artifact, source, parameters, store)
-    return artifacts.put(artifact, source, store), artifact
+    return artifacts.put(artifact, source, store), artifact, load_parameters(artifact, source, store)
 
 
 def _reference(

@@ -107,22 +107,24 @@ def shapes_of(signature: Signature, sizes: Mapping[str, int]) -> dict[str, tuple
     }
 
 
-def random_inputs(source: ModelSource, shapes: Shapes, seed: int) -> dict[str, torch.Tensor]:
+def random_inputs(
+    source: ModelSource, shapes: Shapes, seed: int, place: torch.device | str = "cpu"
+) -> dict[str, torch.Tensor]:
     """Random tensors of these shapes, with values in each input's declared range (floats: normal where none
-    is declared). In two of three draws what may be a mask has its zeros, or its ones, at the end of each row,
-    as padding has."""
-    generator = torch.Generator().manual_seed(seed)
+    is declared), drawn at `place`: the same for the same seed there. In two of three draws what may be a mask
+    has its zeros, or its ones, at the end of each row, as padding has."""
+    generator = torch.Generator(place).manual_seed(seed)
     tensors = {}
     for declared in source.inputs:
         shape, dtype = shapes[declared.name], getattr(torch, declared.dtype)
         low, high = declared.values or (0, 2)
         if dtype.is_floating_point:
-            tensor = torch.randn(shape, generator=generator, dtype=torch.float32)
+            tensor = torch.randn(shape, generator=generator, dtype=torch.float32, device=place)
             if declared.values:
-                tensor = torch.rand(shape, generator=generator) * (high - low) + low
+                tensor = torch.rand(shape, generator=generator, device=place) * (high - low) + low
             tensors[declared.name] = tensor.to(dtype)
         else:
-            drawn = torch.randint(int(low), int(high), shape, generator=generator)
+            drawn = torch.randint(int(low), int(high), shape, generator=generator, device=place)
             if seed % 3 and (low, high) == (0, 2) and drawn.dim() > 1:
                 drawn = drawn.sort(descending=seed % 3 == 1).values
             tensors[declared.name] = drawn.to(dtype)
@@ -235,9 +237,8 @@ def _deviation(
     if ours.shape != eager.shape or ours.dtype != eager.dtype:
         found, wanted = f"{ours.dtype}{list(ours.shape)}", f"{eager.dtype}{list(eager.shape)}"
         return Deviation(shapes, name, 0, 0, False, f"expected {wanted} as eager gives, found {found}")
-    ours, eager = ours.cpu(), eager.cpu()
     if not eager.dtype.is_floating_point:
-        same = bool((ours == eager).all())
+        same = bool((ours == eager.to(ours.device)).all())
         return Deviation(shapes, name, 0, 0, same, "" if same else "integers differ from eager's")
     error, eager_error = relative_error(ours, exact), relative_error(eager, exact)
     floor = _FLOORS[eager.dtype]
@@ -245,8 +246,10 @@ def _deviation(
 
 
 def relative_error(found: torch.Tensor, exact: torch.Tensor) -> float:
-    """||found - exact|| / ||exact|| over the finite elements; infinite where the others are not the same."""
-    found, exact = found.detach().double().cpu(), exact.detach().double().cpu()
+    """||found - exact|| / ||exact|| over the finite elements, where `found` lies; infinite where the others
+    are not the same."""
+    found = found.detach().double()
+    exact = exact.detach().to(found.device, torch.float64)
     finite = torch.isfinite(exact)
     if not torch.equal(torch.nan_to_num(found[~finite], nan=1.5), torch.nan_to_num(exact[~finite], nan=1.5)):
         return float("inf")

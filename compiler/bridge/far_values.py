@@ -30,8 +30,7 @@ def far_deviations(
     program, which reads every index before PyTorch does, eager PyTorch, and the model in float64. Values that
     one of them refuses say nothing, nor do results that eager itself gets wrong."""
     program, model, reference = calls
-    for inputs in far_inputs(source, shapes):
-        given = [x.to(place) for x in inputs]
+    for given in far_inputs(source, shapes, place):
         ours = program(given)
         eager = model(given) if ours is not None else None
         if ours is None or eager is None or len(ours) != len(eager):
@@ -51,12 +50,15 @@ def far_deviations(
     return []
 
 
-def far_inputs(source: ModelSource, shapes: Shapes) -> Iterator[list[torch.Tensor]]:
-    """Tensors of these shapes for each kind of far value. What an input declares as its range is kept."""
+def far_inputs(
+    source: ModelSource, shapes: Shapes, place: torch.device | str = "cpu"
+) -> Iterator[list[torch.Tensor]]:
+    """Tensors of these shapes for each kind of far value, drawn at `place`. What an input declares as its
+    range is kept."""
     for seed, draw in enumerate((_wide, _endless, _undefined, _zero, _tied)):
-        inputs = random_inputs(source, shapes, seed)
+        inputs = random_inputs(source, shapes, seed, place)
         for declared in source.inputs:
-            generator = torch.Generator().manual_seed(zlib.crc32(declared.name.encode()) + seed)
+            generator = torch.Generator(place).manual_seed(zlib.crc32(declared.name.encode()) + seed)
             inputs[declared.name] = _drawn(draw, declared, inputs[declared.name], generator)
         yield list(inputs.values())
 
@@ -75,14 +77,14 @@ def _drawn(
     if x.dtype is torch.bool or declared.values is None or draw is not _wide:
         return x
     low, high = declared.values
-    ends = torch.tensor([low, high if x.is_floating_point() else high - 1]).to(x.dtype)
-    chosen = torch.rand(x.shape, generator=generator)
+    ends = torch.tensor([low, high if x.is_floating_point() else high - 1], device=x.device).to(x.dtype)
+    chosen = _uniform(x, generator)
     return torch.where(chosen < 0.5, x, ends[(chosen < 0.75).long()])
 
 
 def _wide(x: torch.Tensor, far: float, generator: torch.Generator) -> torch.Tensor:
     """Of every order of magnitude from 1e-3 to 1e4, if that is not too far."""
-    return x.sign() * (10 ** (torch.rand(x.shape, generator=generator) * 7 - 3)).clamp(max=far)
+    return x.sign() * (10 ** (_uniform(x, generator) * 7 - 3)).clamp(max=far)
 
 
 def _endless(x: torch.Tensor, far: float, generator: torch.Generator) -> torch.Tensor:
@@ -98,16 +100,23 @@ def _zero(x: torch.Tensor, far: float, generator: torch.Generator) -> torch.Tens
 
 
 def _tied(x: torch.Tensor, far: float, generator: torch.Generator) -> torch.Tensor:
-    return torch.randint(-4, 5, x.shape, generator=generator) / 2
+    return torch.randint(-4, 5, x.shape, generator=generator, device=x.device) / 2
 
 
 def _strewn(x: torch.Tensor, values: Sequence[float], generator: torch.Generator) -> torch.Tensor:
-    """`x` with each of the values once, and in an eighth of its places."""
-    count = min(x.numel(), max(len(values), x.numel() // 8))
-    places = torch.randperm(x.numel(), generator=generator)[:count]
-    flat = x.flatten()
-    flat[places] = torch.tensor(values).repeat(-(-count // len(values)))[:count]
+    """`x` with each of the values once, as far as there are places, and with them in an eighth of these."""
+    count = len(values)
+    drawn = _uniform(x, generator).flatten() * 8  # below 1, it says which of the values
+    table = torch.tensor(values, device=x.device)
+    flat = torch.where(drawn < 1, table[(drawn * count).long().clamp(max=count - 1)], x.flatten())
+    apart = flat[:: max(x.numel() // count, 1)][:count]
+    apart.copy_(table[: len(apart)])
     return flat.view(x.shape)
+
+
+def _uniform(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """From 0 to 1, of the shape of `x`."""
+    return torch.rand(x.shape, generator=generator, device=x.device)
 
 
 def _equal(ours: torch.Tensor, eager: torch.Tensor) -> bool:
@@ -125,7 +134,7 @@ def _differs(ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> st
     is_float = eager.dtype.is_floating_point
     if is_float and exact.dtype is not torch.float64:
         return ""  # the model rounds to a type that it names: how much that explains is not known
-    ours, eager, exact = (x.detach().cpu().double() for x in (ours, eager, exact))
+    ours, eager, exact = (x.detach().to(ours.device, torch.float64) for x in (ours, eager, exact))
     if not is_float:
         wrong, rounded = int((ours != eager).sum()), int((eager != exact).sum())
         return f"{wrong} integers differ from eager's at far values" if wrong > _FAR * rounded else ""

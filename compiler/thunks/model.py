@@ -323,14 +323,15 @@ def load_model(
     options: CompileOptions | None = None,
     capacity: int = 512,
     wait_seconds: float = WAIT_SECONDS,
+    parameters: Mapping[str, torch.Tensor] | None = None,
 ) -> CompiledModel:
     """Load a compiled model on "cpu" or "cuda". Nothing is captured and nothing compiled.
 
     `request_compile` is asked for an artifact when a model of unknown rank meets a new one; without it such a
     model runs what the store already holds, and eagerly otherwise. `options` find what was compiled for a
     rank before. `capacity` bounds the shape cache, `wait_seconds` how long requests of a model with
-    `jit: wait` wait for a new rank before PyTorch serves them. ArtifactError when the store lacks what the
-    artifact names.
+    `jit: wait` wait for a new rank before PyTorch serves them. `parameters` are the artifact's, where they
+    are loaded already. ArtifactError when the store lacks what the artifact names.
     """
     place: Device = CudaDevice() if device.startswith("cuda") else CpuDevice()
     artifact = artifacts.load(artifact_key, store)
@@ -360,11 +361,13 @@ def load_model(
         taken = [given.name for given in compiled.program.inputs]
         if taken != names:
             raise ArtifactError(f"'{source.name}' has inputs {names}, its artifact {taken}", stage="load")
-        parameters = load_parameters(compiled, source, store)
+        loaded = parameters if parameters is not None and key == artifact_key else None
+        if loaded is None:
+            loaded = load_parameters(compiled, source, store)
         if len(compiled.every_program) > 1:  # one copy of the weights serves all of them
-            parameters = {name: aligned(value, place.torch_device) for name, value in parameters.items()}
+            loaded = {name: aligned(value, place.torch_device) for name, value in loaded.items()}
         programs = [
-            ProgramThunk(program, parameters, store, place, memory, capacity, admit)
+            ProgramThunk(program, loaded, store, place, memory, capacity, admit)
             for program in compiled.every_program
         ]
         unmasked = programs.pop() if compiled.unmasked is not None else None

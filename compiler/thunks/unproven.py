@@ -113,7 +113,7 @@ class Confirmations:
         rows: list[Deviation] = []
         found: list[Deviation] = []
         for seed in range(_DRAWS):
-            inputs = [x.to(place) for x in random_inputs(self._source, self._named(shapes), seed).values()]
+            inputs = list(random_inputs(self._source, self._named(shapes), seed, place).values())
             with torch.inference_mode(False), torch.no_grad(), without_tf32(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the model's own
                 ours = thunk.unchecked(inputs).outputs

@@ -77,3 +77,15 @@ def test_declared_ranges_are_kept() -> None:
     undeclared = [x for (x,) in far_inputs(source(), SHAPES)]
     assert any(bool(x.isnan().any()) for x in undeclared) and any(bool(x.isinf().any()) for x in undeclared)
     assert any(bool((x == 0).all()) for x in undeclared)
+
+
+def test_each_value_stands_in_some_place() -> None:
+    """The infinities come first, if places are few; the same is drawn again for the same shapes."""
+    for count in (1, 2, 7, 50):
+        shapes = {"x": (count,)}
+        drawn = [x for (x,) in far_inputs(source(), shapes)]
+        again = [x for (x,) in far_inputs(source(), shapes)]
+        assert all(torch.equal(a.nan_to_num(9), b.nan_to_num(9)) for a, b in zip(drawn, again, strict=True))
+        _, endless, undefined, *_ = drawn
+        assert int(endless.isinf().sum()) >= min(count, 2) and bool(undefined.isnan().any())
+        assert count < 8 or not bool(undefined.isnan().all())
