@@ -90,7 +90,8 @@ def _functional(program: ExportedProgram) -> ExportedProgram:
         with user_code("the functional form"):
             program = program.run_decompositions({})
     signature = program.graph_signature
-    changed = {**signature.buffers_to_mutate, **signature.user_inputs_to_mutate}
+    weights = getattr(signature, "parameters_to_mutate", {})  # which PyTorch 2.11 does not list
+    changed = {**weights, **signature.buffers_to_mutate, **signature.user_inputs_to_mutate}
     if changed:
         raise CaptureError(
             f"the program changes {', '.join(changed.values())}; a served model must not", stage="capture"

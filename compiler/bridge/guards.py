@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
 from dlcb.compiler.bridge import conversions, kinds, python_sizes
+from dlcb.compiler.bridge.aten import find
 from dlcb.compiler.bridge.branches import Branch, Branches
 from dlcb.compiler.bridge.capture import bound, short, user_code
 from dlcb.compiler.bridge.fake_calls import FakeCalls
@@ -26,7 +27,7 @@ from dlcb.compiler.bridge.indexing import ExplicitSlices
 from dlcb.compiler.bridge.real_forward import unlike_real
 from dlcb.compiler.bridge.record import user_place
 from dlcb.compiler.bridge.recorder import TOO_LONG, Recorder, line_of, place_of
-from dlcb.compiler.bridge.seen import Numbers, Place, Seen, numbers
+from dlcb.compiler.bridge.seen import Numbers, Place, Seen, numbers, result_sizes
 from dlcb.compiler.bridge.symbolic import Untranslatable, condition, number
 from dlcb.compiler.bridge.unchanged import unchanged
 from dlcb.compiler.errors import CaptureError
@@ -74,9 +75,11 @@ class _Calls(FakeCalls):
         given = numbers(args, kwargs)
         if getattr(func, "overloadpacket", None) is torch.ops.aten.squeeze:
             self._squeezed(*args)
+        result = super().call(func, args, kwargs)
+        if find(str(func))[0] is None:  # PyTorch will run it, and only PyTorch knows the sizes that it gives
+            given |= result_sizes(result)
         if given:
             self.calls.append((str(func), user_place(sys._getframe(1)), given))
-        result = super().call(func, args, kwargs)
         if isinstance(result, (list, tuple)):
             self._pieces(func, args, len(result))
         return result

@@ -19,7 +19,7 @@ from dlcb.compiler.bridge.emit import Emit, Size, from_torch
 from dlcb.compiler.bridge.literals import Sizes, alike
 from dlcb.compiler.bridge.number import Number
 from dlcb.compiler.bridge.record import TensorType, Trace
-from dlcb.compiler.bridge.seen import Numbers, Path, Seen, moved, numbers, same
+from dlcb.compiler.bridge.seen import Numbers, Path, Seen, moved, numbers, result_place, same
 from dlcb.compiler.dtype import FLOAT64
 from dlcb.compiler.errors import CaptureError, CompilerError, ShapeError, UnsupportedOperator
 from dlcb.compiler.expr.dag import Expr
@@ -287,7 +287,7 @@ class _Lowering:
         if node.op == "call_function" and "place" not in node.meta and not self.emit.single:
             return self._unplaced(given)
         place, target = node.meta.get("place"), node.meta.get("called", str(node.target))
-        found = self.seen.next(target, place, given, self.sizes.observed) if given[0] else {}
+        found = self.seen.next(target, place, given, self.sizes.observed)
         if found is None and place and self.seen.complete and any(each != given[0] for each in given):
             raise self._disagreement("numbers that change otherwise than the program's code says")
         self.exact[node] = found or {}
@@ -456,8 +456,13 @@ class _Lowering:
             traced = [trace[place].shape for trace in results]
             if len({len(shape) for shape in traced}) > 1:
                 raise self._disagreement(f"results of {' and '.join(str(list(s)) for s in traced)}")
-            columns = zip(*traced, strict=True)
-            shapes.append(tuple(self._result_size(values, near, axis) for axis, values in enumerate(columns)))
+            exact = self.exact.get(node, {})
+            shapes.append(
+                tuple(
+                    self._result_size(values, near, axis, exact.get(result_place(place, axis)))
+                    for axis, values in enumerate(zip(*traced, strict=True))
+                )
+            )
             dtypes.append(from_torch(tensor.dtype))
         made = self.build.apply_all(
             ops.eager,
@@ -471,9 +476,13 @@ class _Lowering:
         self._remember(made)
         return made[0] if alone else list(made)
 
-    def _result_size(self, values: Sequence[Any], near: Sequence[Expr], axis: int) -> Expr:
+    def _result_size(
+        self, values: Sequence[Any], near: Sequence[Expr], axis: int, exact: Expr | None
+    ) -> Expr:
         if not all(isinstance(value, int) for value in values):  # known at run time only
             return self.build.system.runtime_size(f"r{axis}")
+        if exact is not None and self.sizes.observed(exact) == tuple(values):
+            return self.sizes.spell(exact, near)
         if self.emit.single:
             return as_expr(self._sized(values[0], near))
         if len(set(values)) == 1:

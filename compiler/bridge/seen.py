@@ -14,6 +14,7 @@ from dlcb.compiler.expr.dag import Expr
 
 Path = tuple[int | str, ...]  # where a number stands: the argument's place or name, then places in lists
 Numbers = dict[Path, Any]  # a Python number, an expression, or None where nothing is known
+_RESULT = "->"
 Place = tuple[str, int] | None  # the user's file and line
 
 
@@ -32,6 +33,23 @@ def numbers(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Numbers:
     for name, value in keywords.items():
         walk(value, (name,))
     return found
+
+
+def result_sizes(results: Any) -> Numbers:
+    """The symbolic sizes of a call's results, each with the place that `result_place` gives."""
+    tensors = results if isinstance(results, (list, tuple)) else [results]
+    return {
+        result_place(place, axis): size
+        for place, tensor in enumerate(tensors)
+        if isinstance(tensor, torch.Tensor)
+        for axis, size in enumerate(tensor.shape)
+        if isinstance(size, torch.SymInt)
+    }
+
+
+def result_place(place: int, axis: int) -> Path:
+    """Where the size of an axis of a call's result stands beside the numbers of its arguments."""
+    return (_RESULT, place, axis)
 
 
 def moved(given: Numbers, places: int) -> Numbers:
@@ -78,7 +96,7 @@ class Reader:
                 for each in calls.values()
                 for call in each
                 for path, value in call.items()
-                if isinstance(value, Expr) and not value.is_const
+                if isinstance(value, Expr) and not value.is_const and path[0] != _RESULT
             )
         )
         self.complete = complete

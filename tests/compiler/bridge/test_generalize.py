@@ -276,6 +276,25 @@ def test_a_failing_program_names_the_users_line() -> None:
     assert "test_generalize.py" in raised.value.source_line
 
 
+class Rescaled(nn.Module):
+    """Changes a weight in its first forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.rescaled = nn.Linear(4, 4).requires_grad_(False), False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.rescaled:
+            self.linear.weight.div_(2)
+            self.rescaled = True
+        return self.linear(x)
+
+
+def test_a_program_that_rescales_a_weight_is_refused() -> None:
+    with pytest.raises(CaptureError, match=r"changes linear\.weight"):
+        generalize(source(InputDeclaration("x", "float32", ("n", 4))), Rescaled().eval())
+
+
 def test_a_program_that_changes_its_weights_is_refused() -> None:
     class Counting(nn.Module):
         def __init__(self) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from captured_programs import Program, assert_agrees, captured
-from torch import Tensor
+from torch import Tensor, nn
 
 from dlcb.compiler.bridge import partition
 from dlcb.compiler.dtype import FLOAT32
 from dlcb.compiler.errors import UnsupportedOperator
-from dlcb.compiler.expr.node import size
+from dlcb.compiler.expr.node import as_expr, size
 from dlcb.compiler.ir.graph import GraphBuilder
 
 
@@ -63,3 +63,19 @@ def test_an_operator_of_another_library_leaves_the_model_to_pytorch() -> None:
     twice.register_fake(torch.empty_like)
     with pytest.raises(UnsupportedOperator, match=r"tests_partition\.twice\.default is no operator"):
         captured(lambda x: twice(x) + 1, ("n", 3))
+
+
+def test_the_sizes_that_pytorch_gives_are_those_of_the_symbolic_forward() -> None:
+    weight = torch.ones(1, 1, 2)
+
+    def back(x: Tensor) -> Tensor:
+        up = nn.functional.conv_transpose1d(nn.functional.max_pool1d(x, 2), weight, stride=2)
+        return x + nn.functional.pad(up, (0, x.shape[2] - up.shape[2]))
+
+    program = captured(back, ("n", 1, "m"))
+    (call,) = [node for node in program.graph.nodes if node.op.name == "eager"]
+    n, m = size("n"), size("m")
+    assert call.attributes["shapes"] == ((n, as_expr(1), m // 2 * 2),)
+    assert not [verdict for verdict in program.verdicts if verdict.multiple > 1]
+    for length in (6, 7):
+        assert_agrees(program, Program(back), {"x0": torch.randn(2, 1, length)})
