@@ -41,14 +41,17 @@ from dlcb.compiler.describe import (
     describe_signature,
     untraced_signature,
 )
-from dlcb.compiler.errors import CaptureError, CompilerError, RefusedCode, UnsupportedOperator
+from dlcb.compiler.errors import CaptureError, CompilerError, RefusedCode, TooLong, UnsupportedOperator
 from dlcb.compiler.host.lower import lower
 from dlcb.compiler.ir import text
 from dlcb.compiler.kgen import generate
+from dlcb.compiler.kgen.deadline import Allowance
+from dlcb.compiler.kgen.kernel import KernelSet
 from dlcb.compiler.loading import load_model, options_for
 from dlcb.compiler.options import CompileOptions
 from dlcb.compiler.parameters import load_parameters, place
 from dlcb.compiler.passes.pipeline import run_passes, schedule
+from dlcb.compiler.passes.steps import Group, Schedule
 from dlcb.compiler.passes.unmasked import without_mask
 from dlcb.compiler.refused import narrowed
 from dlcb.compiler.report import Report
@@ -144,7 +147,7 @@ def _compile(
                 key, artifact, parameters = published.result()
             with clock("build"):
                 builder.wait()
-    except RefusedCode as error:
+    except (RefusedCode, TooLong) as error:
         return _put_eager(source, _eager(source, module, error), store, clock)
     with clock("check"):
         verdict = Verdict()
@@ -239,11 +242,9 @@ def compile_captured(
         bare = without_mask(captured.graph, masks, passed)
         plans = [schedule(graph) for graph in (*graphs, *((bare[1],) if bare else ()))]
     with clock("generate"):
+        allowance = Allowance(options.region_seconds, options.generate_seconds)
         kernels = [
-            [
-                builder.add(generate(group, plan.layouts, plan.graph.system, options.target, options.static))
-                for group in plan.groups
-            ]
+            [builder.add(_kernels(group, plan, options, allowance)) for group in plan.groups]
             for plan in plans
         ]
         units = builder.keys()
@@ -264,6 +265,11 @@ def compile_captured(
         report = replace(report, notes=(*report.notes, said))
     shown = text.show(graphs[0])
     return Artifact(signature, report, programs[0], shown, others=tuple(programs[1:]), unmasked=unmasked)
+
+
+def _kernels(group: Group, plan: Schedule, options: CompileOptions, allowance: Allowance) -> KernelSet:
+    with allowance.spent_on(group.name, group.nodes[0].source):
+        return generate(group, plan.layouts, plan.graph.system, options.target, options.static)
 
 
 def _masks(source: ModelSource) -> list[str]:

@@ -8,6 +8,7 @@ these are known.
     ├── CaptureError          the program could not be traced, or its factory failed
     ├── ToolchainError        g++ or NVRTC is missing, or does not run
     ├── RefusedCode           the compiler refused a text that we generated: PyTorch serves the model
+    ├── TooLong               kernels took too long to generate: PyTorch serves the model
     ├── UnknownName           a stage, suite, case or peer that does not exist
     ├── ArtifactError         an artifact or a kernel in the store cannot be used
     └── RequestError          the caller's fault; over HTTP a 400
@@ -56,6 +57,10 @@ class ToolchainError(CompilerError):
 class RefusedCode(CompilerError):
     """The C++ or CUDA compiler found an error in generated text: a fault of ours, which PyTorch makes up
     for."""
+
+
+class TooLong(CompilerError):
+    """Kernels were not generated in the time that they may take: PyTorch makes up for it."""
 
 
 class UnknownName(CompilerError):

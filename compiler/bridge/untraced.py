@@ -1,6 +1,6 @@
 """Programs that cannot be traced, because what they do next depends on values, or leaves PyTorch, and those
-whose generated code the compiler refused. PyTorch runs them as they are; what their outputs are called and of
-which type they are comes from running them."""
+whose kernels were not to be had: the compiler refused them, or generating them took too long. PyTorch runs
+them as they are; what their outputs are called and of which type they are comes from running them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dlcb.compiler.bridge.declared import declare
 from dlcb.compiler.bridge.emit import from_torch
 from dlcb.compiler.bridge.probes import Bindings, Prober
 from dlcb.compiler.bridge.unchanged import unchanged
-from dlcb.compiler.errors import CompilerError, RefusedCode
+from dlcb.compiler.errors import CompilerError, RefusedCode, TooLong
 from dlcb.compiler.shapes.system import System
 from dlcb.compiler.source import InputDeclaration, ModelSource
 
@@ -51,7 +51,8 @@ def untraced(source: ModelSource, module: nn.Module, error: CompilerError) -> Un
     leaves, spec = pytree.tree_flatten(runner.result)
     names = capture.names_of(leaves, spec, source.outputs)
     dtypes = [from_torch(leaf.dtype).name for leaf in leaves if leaf is not None]
-    why = error.message if isinstance(error, RefusedCode) else f"it cannot be traced: {error.message}"
+    traced = isinstance(error, (RefusedCode, TooLong))
+    why = error.message if traced else f"it cannot be traced: {error.message}"
     why += f" ({error.source_line})" if error.source_line else ""
     return Untraced(inputs, tuple(names), tuple(dtypes), why)
 

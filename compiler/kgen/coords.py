@@ -34,6 +34,7 @@ from dlcb.compiler.expr.node import (
 from dlcb.compiler.expr.ops import FOLDS
 from dlcb.compiler.ir.graph import Node, Value
 from dlcb.compiler.ir.op import Shape, Type
+from dlcb.compiler.kgen.deadline import hurry
 from dlcb.compiler.kgen.verify import conditions, guard_in_bounds
 from dlcb.compiler.passes.access import broadcast_coordinates
 from dlcb.compiler.passes.steps import Group, Layout, row_major
@@ -162,6 +163,7 @@ class _Inference:
         wanted = self._key(value, coordinates, guard)
         stack = [wanted]
         while stack:
+            hurry()
             key = stack[-1]
             if key not in self.made:
                 try:

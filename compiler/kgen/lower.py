@@ -21,6 +21,7 @@ from dlcb.compiler.expr.ops import FOLDS
 from dlcb.compiler.ir.graph import Value
 from dlcb.compiler.kgen.affine import linear, over_sizes
 from dlcb.compiler.kgen.cstyle import ATOM, Call, Spelled, Spelling, constant, inside, spell
+from dlcb.compiler.kgen.deadline import hurry
 from dlcb.compiler.kgen.kernel import IndexCheck, Parameter
 from dlcb.compiler.kgen.schedule import Nest
 from dlcb.compiler.kgen.verify import highest, lowest
@@ -161,6 +162,7 @@ class Lowering(ABC):
                 self.fold([fold, *self._fused(fold, home, scope)], home, scope)
         local: dict[Expr, Spelled] = {}
         for node in self._missing(roots, scope, local):
+            hurry()
             home = self._home(node, scope)
             spelled = self._spell(node, [local[arg] for arg in self.operands(node, scope)], home)
             inline = (

@@ -1,4 +1,5 @@
-"""A model whose generated code the compiler refuses is served by PyTorch, and says so."""
+"""A model whose generated code the compiler refuses, or whose kernels take too long to generate, is served by
+PyTorch, and says so."""
 
 from __future__ import annotations
 
@@ -41,6 +42,14 @@ def test_pytorch_serves_what_the_compiler_refuses(tmp_path: Path, caplog: pytest
     assert compilation.signature.batch is None
     (found,) = load_model(SOURCE, compilation.artifact_key, store).call(x)
     assert torch.equal(found, Doubled()(x))
+
+
+def test_pytorch_serves_what_takes_too_long_to_generate(tmp_path: Path) -> None:
+    store, x = open_store(tmp_path / "store"), torch.randn(3, 4)
+    report = compile_model(SOURCE, store, CompileOptions(region_seconds=0)).report
+    assert report.tier == "eager"
+    assert "more than the 0 s of processor time that a region may take" in report.quarantined
+    assert "test_refused_code.py" in report.quarantined
 
 
 def test_a_compiler_that_does_not_work_is_an_error(tmp_path: Path) -> None:

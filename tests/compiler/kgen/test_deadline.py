@@ -1,0 +1,25 @@
+"""Generating kernels ends when its time is over, and says which region took it."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlcb.compiler.errors import TooLong
+from dlcb.compiler.kgen.deadline import Allowance, hurry
+
+
+def test_without_a_limit_there_is_no_end() -> None:
+    hurry()
+
+
+@pytest.mark.parametrize(
+    ("region", "whole", "said"),
+    [(0.0, 60.0, "the 0 s of processor time that a region"), (60.0, 0.0, "the 0 s .* that all regions")],
+)
+def test_a_region_that_takes_too_long_is_named(region: float, whole: float, said: str) -> None:
+    allowance = Allowance(region, whole)
+    with pytest.raises(TooLong, match=said) as raised, allowance.spent_on("k7_add", "model.py:3"):
+        while True:
+            hurry()
+    assert (raised.value.node, raised.value.source_line) == ("k7_add", "model.py:3")
+    hurry()  # what comes afterwards is not held to it
