@@ -45,7 +45,7 @@ def test_pytorch_serves_what_the_compiler_refuses(tmp_path: Path, caplog: pytest
 
 
 def test_pytorch_serves_what_takes_too_long_to_generate(tmp_path: Path) -> None:
-    store, x = open_store(tmp_path / "store"), torch.randn(3, 4)
+    store = open_store(tmp_path / "store")
     report = compile_model(SOURCE, store, CompileOptions(region_seconds=0)).report
     assert report.tier == "eager"
     assert "more than the 0 s of processor time that a region may take" in report.quarantined
