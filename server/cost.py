@@ -5,6 +5,8 @@ size on a batch gains nothing by growing.
 
 from __future__ import annotations
 
+import math
+
 MEMORY = 0.99  # weight that a run keeps when the next one is seen: the last hundred count
 LEAST_RUNS = 8
 NEAR_BEST = 0.05  # of a byte's cost, which a larger batch would still save
@@ -32,15 +34,21 @@ class Cost:
         """Seconds of an empty run, and seconds a byte; neither is negative. Zeros before there were runs."""
         if not self._weight:
             return 0.0, 0.0
-        spread = self._weight * self._squares - self._bytes**2
-        if spread <= 1e-9 * self._squares * self._weight:  # one size so far: nothing shows what a byte costs
+        if not self._is_spread():
             return self._seconds / self._weight, 0.0
-        slope = (self._weight * self._products - self._bytes * self._seconds) / spread
+        slope = (self._weight * self._products - self._bytes * self._seconds) / self._spread()
         slope = max(slope, 0.0)
         fixed = (self._seconds - slope * self._bytes) / self._weight
         if fixed < 0.0:
             return 0.0, self._products / self._squares
         return fixed, slope
+
+    def _spread(self) -> float:
+        return self._weight * self._squares - self._bytes**2
+
+    def _is_spread(self) -> bool:
+        """Whether runs differed in size: else nothing shows what a byte costs."""
+        return self._spread() > 1e-9 * self._squares * self._weight
 
     def forecast(self, size: int) -> float | None:
         """Seconds of a run over `size` bytes; None until a few have been seen."""
@@ -50,13 +58,15 @@ class Cost:
         return fixed + slope * size
 
     def padding_worth(self) -> float | None:
-        """Bytes of padding that cost as much as one more run; None while that cannot be told."""
-        if self._runs < LEAST_RUNS:
+        """Bytes of padding that cost as much as one more run, infinite where bytes cost nothing; None while
+        that cannot be told."""
+        if self._runs < LEAST_RUNS or not self._is_spread():
             return None
         fixed, slope = self.line()
-        return fixed / slope if slope else None
+        return fixed / slope if slope else math.inf
 
     def preferred(self) -> float | None:
-        """Bytes of a batch that is as good as any larger one; None while that cannot be told."""
+        """Bytes of a batch that is as good as any larger one; None while that cannot be told, or where larger
+        is always better."""
         worth = self.padding_worth()
-        return None if worth is None else worth / NEAR_BEST
+        return None if worth is None or worth == math.inf else worth / NEAR_BEST

@@ -83,7 +83,12 @@ class Batching(Section):
     mask: str | None = Field(
         None, description="the input that is 0 at padding: requests of different lengths are then stacked"
     )
-    max_padding: float = Field(0.25, ge=0, lt=1, description="most of a batch that may be padding")
+    max_padding: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="most of a batch that may be padding; default: as much as runs of their own would cost",
+    )
     batch_invariant: bool = Field(
         False, description="equal bits whoever else asks: each request runs alone, at its own shape"
     )

@@ -15,9 +15,11 @@ from typing import Any
 
 from dlcb.server.errors import ServerError
 from dlcb.server.model import Admission, ServedModel
+from dlcb.server.partition import Bounds, together
 from dlcb.server.types import InferRequest, RawRequest
 
 REACH = 4  # batches' worth of the oldest requests, among which those of near lengths are looked for
+UNLEARNT_PADDING = 0.25  # most of a batch that may be padding while nothing is known of what it costs
 LARGEST_STACK = 64 << 20  # bytes of stacked requests; a larger one runs alone
 
 Deliver = Callable[[Any, ServerError | None], None]  # takes an answer, or None and the error
@@ -141,46 +143,29 @@ def _stackable(group: deque[Pending]) -> list[Pending]:
 
 
 def _paddable(group: deque[Pending]) -> list[Pending]:
-    """The head of a group and those nearest to its lengths, as long as what each adds in padding stays under
-    the model's bound and costs less than a run of its own would; they leave the group."""
-    head = group[0]
-    model, worth = head.model, head.model.cost.padding_worth()
-    taken, rows, longest = [head], head.admission.rows, head.admission.lengths
-    limit, own, size = head.admission.most_rows, head.admission.positions, head.admission.size
-    position_bytes = size / max(own, 1)
-    others = sorted(  # among the oldest alone: who comes later does not pass many
-        islice(group, 1, REACH * limit),
-        key=lambda pending: sum(map(_distance, pending.admission.lengths, head.admission.lengths)),
-    )
-    for pending in others:
-        admission = pending.admission
-        more_rows, more_longest = rows + admission.rows, tuple(map(max, longest, admission.lengths))
-        more_own = own + admission.positions
-        total = more_rows * math.prod(more_longest)
-        added = (total - more_own) - (rows * math.prod(longest) - own)
-        more_limit = min(limit, admission.most_rows)
-        if more_rows > more_limit or size + admission.size > LARGEST_STACK:
-            continue
-        if total - more_own > model.batching.max_padding * total or (
-            worth is not None and added * position_bytes > worth
-        ):
-            continue
-        if more_longest not in (longest, admission.lengths) and not model.fits(
-            model.sizes_of_batch(admission, more_rows, more_longest)
-        ):
-            continue
-        taken.append(pending)
-        rows, longest, own, size = more_rows, more_longest, more_own, size + admission.size
-        limit = more_limit
-    left = set(map(id, taken))
-    rest = [pending for pending in group if id(pending) not in left]
+    """The head of a group and those that are best run with it (see `partition`), of the oldest alone: who
+    comes later does not pass many. They leave the group."""
+    head, model = group[0], group[0].model
+    oldest = [pending.admission for pending in islice(group, REACH * head.admission.most_rows)]
+
+    def fits(admission: Admission, rows: int, lengths: tuple[int, ...]) -> bool:
+        return model.fits(model.sizes_of_batch(admission, rows, lengths))
+
+    chosen = set(together(oldest, _bounds(model, head.admission), fits))
+    waiting = list(group)
     group.clear()
-    group.extend(rest)
-    return taken
+    group.extend(pending for number, pending in enumerate(waiting) if number not in chosen)
+    return [pending for number, pending in enumerate(waiting) if number in chosen]
 
 
-def _distance(one: int, other: int) -> int:
-    return abs(one - other)
+def _bounds(model: ServedModel, admission: Admission) -> Bounds:
+    """What a run of such requests costs as far as that is known; until then few runs are best, and padding is
+    bounded all the same."""
+    bytes_of_one = max(admission.size, 1) / max(admission.positions, 1)
+    worth, bound = model.cost.padding_worth(), model.batching.max_padding
+    if worth is None:
+        worth, bound = math.inf, UNLEARNT_PADDING if bound is None else bound
+    return Bounds(worth / bytes_of_one, 1.0 if bound is None else bound, LARGEST_STACK / bytes_of_one)
 
 
 def padding_ratio(requests: Sequence[Pending]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -44,3 +45,10 @@ def test_it_says_nothing_before_a_few_runs_nor_from_one_size() -> None:
         cost.observe(64, 0.5)
     assert cost.forecast(10) == pytest.approx(0.5)
     assert cost.padding_worth() is None
+
+
+def test_bytes_that_cost_nothing_are_free_padding_and_no_batch_is_large_enough() -> None:
+    cost = Cost()
+    for size in (1000, 2000, 4000) * 4:
+        cost.observe(size, 0.001)
+    assert cost.padding_worth() == math.inf and cost.preferred() is None

@@ -167,6 +167,24 @@ def test_padding_that_costs_more_than_a_run_is_left_out() -> None:
             size, 0.001 + size * 1e-5
         )  # a run costs as much as 100 bytes, which is 12 elements
     clerk = Clerk(served)
-    for length in (10, 20, 30):
+    for length in (10, 20, 40):
         clerk.add("a", length=length)
-    assert clerk.take() == [1, 2]
+    assert [clerk.take() for _ in range(2)] == [[1, 2], [3]]
+
+
+def test_where_padding_costs_nothing_only_the_file_bounds_it() -> None:
+    for bound, together in ((None, [1, 2, 3]), (0.5, [1, 2])):
+        served = padding_model(max_padding=bound)
+        for size in (100, 200, 300, 400) * 3:
+            served.cost.observe(size, 0.001)  # a GPU that is not full
+        clerk = Clerk(served)
+        for length in (10, 20, 200):
+            clerk.add("a", length=length)
+        assert clerk.take() == together
+
+
+def test_while_nothing_is_learnt_padding_is_bounded() -> None:
+    clerk = Clerk(padding_model())
+    for length in (10, 12, 200):
+        clerk.add("a", length=length)
+    assert [clerk.take() for _ in range(2)] == [[1, 2], [3]]
