@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
+from keyword import iskeyword
 from typing import Any
 
 from dlcb.compiler.errors import ArtifactError, ContractError
@@ -58,6 +59,11 @@ def compile_expression(text: str) -> Callable[[Mapping[str, int]], int]:
     code = compile(tree, "<signature>", "eval")
     scope = {"__builtins__": {}, **_FUNCTIONS}
     return lambda symbols: eval(code, scope, symbols)
+
+
+def may_name_a_size(name: str) -> bool:
+    """Whether an expression can hold a size of this name: a word of its own, and none of ours or Python's."""
+    return name.isidentifier() and not iskeyword(name) and name not in _FUNCTIONS
 
 
 def symbols_of(text: str) -> frozenset[str]:

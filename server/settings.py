@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import math
 import os
 import re
 import sys
@@ -27,11 +28,22 @@ from pydantic import (
 )
 
 from dlcb.compiler import InputDeclaration, ModelSource
-from dlcb.server.datatypes import DATATYPES
+from dlcb.compiler.signature import may_name_a_size
+from dlcb.server.datatypes import DATATYPES, MAX_RANK
 from dlcb.server.errors import ConfigError
 
-Symbol = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+def _size_name(name: str) -> str:
+    if not may_name_a_size(name):
+        raise ValueError(f"'{name}' means something in an expression, so no size is called so")
+    return name
+
+
+Symbol = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), AfterValidator(_size_name)]
 Reference = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+LONGEST_NAME = 100  # characters: name and version of a model are part of a file's name
+LEAST_RATE = 1e-6  # requests a second
 Size = Annotated[int, Field(ge=0, strict=True)]
 PATHS = {"server": ("tls_certificate", "tls_key"), "cache": ("folder", "bundle")}  # beside the file
 EXPECTED = {  # in the words of YAML
@@ -51,7 +63,7 @@ EXPECTED = {  # in the words of YAML
 class Section(BaseModel):
     """A part of the file: unknown keys are errors, values do not change after reading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Limits(Section):
@@ -65,7 +77,7 @@ class Limits(Section):
     inflight_bytes: int = Field(1 << 30, gt=0, description="bytes of accepted and unanswered requests")
     timeout_ms: float | None = Field(None, gt=0, description="deadline of requests that name none")
     requests_per_second: float | None = Field(
-        None, gt=0, description="of one model, whoever asks; more get 429"
+        None, ge=LEAST_RATE, description="of one model, whoever asks; more get 429"
     )
     memory_bytes: int | None = Field(
         None, gt=0, description="of a run: inputs, outputs and what is between; default: what the device has"
@@ -113,9 +125,12 @@ def _resolve_keys(entries: tuple[str, ...]) -> tuple[str, ...]:
     for entry in entries:
         name = entry.removeprefix("env:")
         value = os.environ.get(name) if entry.startswith("env:") else entry
-        if not value:
+        place = "a key" if name == entry else f"the environment's '{name}'"
+        if value is None:
+            raise ValueError(f"the environment has no variable '{name}'")
+        if not value or not value.isascii() or not value.isprintable() or value != value.strip():
             raise ValueError(
-                f"the environment has no variable '{name}'" if name != entry else "a key is empty"
+                f"{place}: expected printable ASCII without space around it, as a header holds it"
             )
         resolved.append(value)
     return tuple(resolved)
@@ -130,7 +145,9 @@ class Group(Section):
     name: str = Field(min_length=1)
     keys: Secrets = Field(min_length=1)
     models: tuple[str, ...] | None = Field(None, description="which they may run; null: all")
-    requests_per_second: float | None = Field(None, gt=0, description="of all keys of the group together")
+    requests_per_second: float | None = Field(
+        None, ge=LEAST_RATE, description="of all keys of the group together"
+    )
     burst: int | None = Field(
         None, ge=1, description="requests at once after a quiet time; default: a second's"
     )
@@ -178,12 +195,31 @@ class Server(Section):
         return self
 
 
+def _plain_values(arguments: dict[str, Any]) -> dict[str, Any]:
+    """What is handed to a factory in another process, and is a part of its artifact's key: JSON values."""
+    values: list[Any] = [arguments]
+    for value in values:
+        if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+            values.extend(value.values())
+        elif isinstance(value, list):
+            values.extend(value)
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{value} has no form in JSON, which carries arguments")
+        elif isinstance(value, int) and not -(2**63) <= value < 2**64:
+            raise ValueError(f"an integer of {value.bit_length()} bits is more than the 64 that are carried")
+        elif not isinstance(value, str | float | int | None):
+            raise ValueError(f"{_one_line(repr(value))} is {type(value).__name__}, which JSON does not carry")
+    return arguments
+
+
 class Input(Section):
     """One input tensor of a model."""
 
     name: str = Field(min_length=1)
     datatype: str
-    shape: tuple[Symbol | Size, ...] | None = Field(description="a name is a free dim, null any rank")
+    shape: Annotated[tuple[Symbol | Size, ...], Field(max_length=MAX_RANK)] | None = Field(
+        description="a name is a free dim, null any rank"
+    )
     values: tuple[float, float] | None = Field(
         None, description="half-open range that samples are drawn from; requests are not held to it"
     )
@@ -206,10 +242,10 @@ class Input(Section):
 class Model(Section):
     """One registered model version."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    version: str = Field("1", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: str = Field(pattern=NAME, max_length=LONGEST_NAME)
+    version: str = Field("1", pattern=NAME, max_length=LONGEST_NAME)
     factory: Reference | None = Field(None, description="module:function that returns an nn.Module")
-    arguments: dict[str, Any] = {}
+    arguments: Annotated[dict[str, Any], AfterValidator(_plain_values)] = {}
     program: Path | None = Field(None, description="a .pt2 file, instead of a factory")
     weights: tuple[str, ...] = ()
     inputs: tuple[Input, ...] = Field(min_length=1)
@@ -232,6 +268,8 @@ class Model(Section):
             twice = next((name for name in names if names.count(name) > 1), None)
             if twice is not None:
                 raise ValueError(f"{what} '{twice}' is declared twice")
+        if "inflight_bytes" in self.limits.model_fields_set:
+            raise ValueError("limits: inflight_bytes counts over all models: it stands under server.limits")
         if self.batching.mask is not None and self.batching.mask not in inputs:
             raise ValueError(
                 f"batching.mask: '{self.batching.mask}' is no input; inputs are {_words_of(inputs)}"
@@ -295,10 +333,15 @@ def read(
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"{path}:{line}: not YAML: {error.problem}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # a date that is none, an integer of thousands of digits
         raise ConfigError(f"{path}:1: not YAML: {_one_line(str(error))}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}:1: lists and mappings in it are nested too deep") from error
     if not isinstance(data, Mapping):
         raise ConfigError(f"{path}:1: expected a mapping with 'models'")
+    if (twice := _key_given_twice(tree)) is not None:
+        line = twice.start_mark.line + 1
+        raise ConfigError(f"{path}:{line}: key '{twice.value}' is given twice in one mapping")
     try:
         data = _beside(data, path.resolve().parent)
         for section, given in (("server", overrides), ("cache", cache_overrides)):
@@ -309,7 +352,7 @@ def read(
     except ValidationError as error:
         errors = error.errors()
         first = next((entry for entry in errors if entry["type"] == "extra_forbidden"), errors[0])
-        key = ".".join(str(part) for part in first["loc"]) or "file"
+        key = ".".join(str(part) for part in first["loc"] if not _is_branch(part)) or "file"
         words = _unknown_key(first["loc"]) if first["type"] == "extra_forbidden" else _words(first)
         raise ConfigError(f"{path}:{_line(tree, first['loc'])}: {key}: {words}") from error
     except TypeError as error:  # a key that is not a string
@@ -336,6 +379,7 @@ def _broken_between(settings: Settings) -> Iterator[tuple[tuple[str | int, ...],
         except ConfigError as error:
             yield ("models", index, "weights"), str(error)
     registered = {name for name, _version in seen}
+    owners = {key: "'infer'" for key in settings.server.keys.infer}
     for index, group in enumerate(settings.server.keys.groups):
         for name in group.models or ():
             if name not in registered:
@@ -343,6 +387,34 @@ def _broken_between(settings: Settings) -> Iterator[tuple[tuple[str | int, ...],
                     ("server", "keys", "groups", index, "models"),
                     f"group '{group.name}' names model '{name}'; registered are {_words_of(registered)}",
                 )
+        for key in group.keys:
+            owner = owners.setdefault(key, f"group {index}")
+            if owner != f"group {index}":
+                yield (
+                    ("server", "keys", "groups", index, "keys"),
+                    f"a key of group '{group.name}' is one of {owner} as well, which would decide for it",
+                )
+
+
+def _key_given_twice(tree: yaml.Node | None) -> yaml.Node | None:
+    """The second of two equal keys of a mapping, of which YAML would silently keep the last."""
+    found, nodes = set[int](), [tree]
+    while nodes:
+        node = nodes.pop()
+        if node is None or id(node) in found:  # an alias may lead back
+            continue
+        found.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            nodes.extend(node.value)
+        elif isinstance(node, yaml.MappingNode):
+            keys: set[tuple[str, str]] = set()
+            for key, value in node.value:
+                if isinstance(key, yaml.ScalarNode) and (key.tag, key.value) in keys:
+                    return key
+                if isinstance(key, yaml.ScalarNode):
+                    keys.add((key.tag, key.value))
+                nodes += [key, value]
+    return None
 
 
 def _beside(data: Mapping[Any, Any], folder: Path) -> dict[Any, Any]:
@@ -390,9 +462,17 @@ def resolve(entry: str, folder: Path) -> Path:
                 f"'{entry}': there is no package '{match[1]}'; pip install it, without its dependencies"
             )
         found = Path(roots[0]) / match[2]
-    if not found.is_file():
+    try:
+        is_file = found.is_file()
+    except OSError as error:  # a name that is too long, a folder that may not be searched
+        raise ConfigError(f"'{_shortened(entry)}': cannot be looked up: {error.strerror}") from error
+    if not is_file:
         raise ConfigError(f"'{entry}': there is no file {found}")
     return found.resolve()
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}..."
 
 
 def _line(tree: yaml.Node | None, place: tuple[str | int, ...]) -> int:
@@ -410,6 +490,11 @@ def _line(tree: yaml.Node | None, place: tuple[str | int, ...]) -> int:
         else:
             break
     return line
+
+
+def _is_branch(part: str | int) -> bool:
+    """Whether this names one of several types that a value may have, and no place in the file."""
+    return isinstance(part, str) and ("[" in part or part.startswith("constrained-"))
 
 
 def _unknown_key(place: tuple[str | int, ...]) -> str:
