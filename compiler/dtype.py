@@ -5,6 +5,8 @@ Everything that needs to know about an element type asks this table; nothing els
 
 from __future__ import annotations
 
+import math
+import struct
 from dataclasses import dataclass
 
 
@@ -33,8 +35,36 @@ class DType:
     def is_float(self) -> bool:
         return self.kind == "float"
 
+    def held(self, number: float) -> float:
+        """What an element holds where `number` is stored in it: the nearest float, by way of float32 for the
+        half types, as PyTorch has it; an integer modulo 2 to the number of bits."""
+        if self.kind == "bool":
+            return bool(number)
+        if not self.is_float:
+            lowest = -(1 << self.bits - 1) if self.kind == "int" else 0
+            return (int(number) - lowest) % (1 << self.bits) + lowest
+        number = float(number)
+        if self.bits < 64:
+            number = _packed("f", number)
+        if self.name == "float16":
+            number = _packed("e", number)
+        elif self.name == "bfloat16" and math.isfinite(number):
+            (bits,) = struct.unpack("<I", struct.pack("<f", number))
+            even = bits + 0x7FFF + (bits >> 16 & 1) >> 16 << 16  # to nearest, ties to even
+            (number,) = struct.unpack("<f", struct.pack("<I", even))
+        return number
+
     def __repr__(self) -> str:
         return self.name
+
+
+def _packed(code: str, number: float) -> float:
+    """A float as C stores it; beyond its range is infinity."""
+    try:
+        (number,) = struct.unpack(code, struct.pack(code, number))
+    except OverflowError:
+        return math.copysign(math.inf, number)
+    return float(number)
 
 
 _ROWS = (

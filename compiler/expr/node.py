@@ -18,16 +18,10 @@ from dlcb.compiler.expr.ops import FOLDS, OPS
 
 
 def const(value: Any, dtype: DType = INDEX) -> Expr:
-    """A constant of the given type."""
+    """A constant of the given type: what an element of it holds where `value` is stored."""
     if dtype is INDEX:
         return _number(int(value))
-    if dtype.kind == "bool":
-        value = bool(value)
-    elif dtype.is_float:
-        value = float(value)
-    else:
-        value = int(value)
-    return intern("const", (), value, dtype)
+    return intern("const", (), dtype.held(value), dtype)
 
 
 @lru_cache(maxsize=4096)
@@ -78,9 +72,17 @@ def cast(x: Expr, dtype: DType) -> Expr:
     """`x` converted to `dtype`, as C converts."""
     if x.dtype is dtype:
         return x
-    if x.is_const and (math.isfinite(x.value) or dtype.is_float):
+    if x.is_const and (dtype.is_float or not x.dtype.is_float or _fits(x.value, dtype)):
         return const(x.value, dtype)
+    if x.op == "cast" and x.args[0].dtype is dtype and dtype.is_float and x.dtype is dtype.accumulator:
+        return x.args[0]  # what was widened is as it was
     return intern("cast", (x,), None, dtype)
+
+
+def _fits(number: float, dtype: DType) -> bool:
+    """Whether a float converts to a type of integers or truths without loss of more than its fraction: what
+    comes of others depends on the target."""
+    return math.isfinite(number) and (dtype.kind == "bool" or dtype.held(number) == int(number))
 
 
 def as_expr(x: Expr | int | float | bool, like: DType | None = None) -> Expr:

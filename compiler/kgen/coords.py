@@ -226,7 +226,8 @@ class _Inference:
         operands = [_Operand(self, operand, node, guard) for operand in node.inputs]
         scalar = node.op.at(coordinates, self._over(node, coordinates), *operands, **node.attributes)
         scalar = self._checked_under(guard, scalar)
-        if node.op.kind == "pointwise" and all(operand.dtype is not value.dtype for operand in node.inputs):
+        asked = node.op.kind == "pointwise" and all(x.dtype is not value.dtype for x in node.inputs)
+        if asked or (node.op.kind == "create" and value.rank):
             scalar = cast(scalar, value.dtype)  # the user asks for this type, so the number is rounded to it
         # other results of a half type stay wide until they are stored, as does a plain number, with which
         # eager computes as it is

@@ -524,3 +524,27 @@ class RelativeEncoder(nn.Module):
 
 def relative_encoder() -> nn.Module:
     return RelativeEncoder()
+
+
+class NarrowNumbers(nn.Module):
+    """Numbers in types that do not hold them exactly, and then what those types hold."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        n, half = x.shape[0], torch.float16
+        tenth = torch.full((n,), 0.1, dtype=half)
+        return (
+            tenth.float() * x,
+            (torch.full((n,), 0.1, dtype=torch.bfloat16) * 3).float() + x,
+            (torch.full((), 1 / 3, dtype=half).double() + x.double()).float(),
+            (torch.ones(n, dtype=half) / 3).double(),
+            (torch.full((n,), 16777217.0).double() - 16777216).float() + x,
+            (torch.zeros(n, dtype=half) + 70000.0).float() + x,
+            (torch.arange(n, dtype=half) * 0.1).float(),
+            torch.exp(torch.full((n,), 2.5, dtype=half)).float(),
+            torch.full((n,), 300).to(torch.uint8).float() + x,
+            (x.half() * 0.1).int(),
+        )
+
+
+def narrow_numbers() -> nn.Module:
+    return NarrowNumbers()

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from case_models import NarrowNumbers
 from case_running import compiled, random
 from fuzz.compiled import load, ready
 
@@ -137,3 +138,11 @@ def test_a_transposed_output_at_the_size_where_it_is_square(store):
 def test_an_input_may_bear_the_name_of_a_step(store):
     for name in ("mul_0", "full_0", "add_3"):
         compiled(store, "plain", {name: ("n",)}).agrees(random(5))
+
+
+def test_numbers_are_rounded_to_their_types(store):
+    case = compiled(store, "narrow_numbers", {"x": ("n",)}, outputs=10)
+    assert case.report.tier == "dynamic" and not case.report.quarantined
+    for n in (1, 3, 40):
+        for found, wanted in zip(case.model.call(x := random(n)), NarrowNumbers()(x), strict=True):
+            assert torch.equal(found, wanted)

@@ -186,7 +186,7 @@ class Draft:
         if dtype is BOOL:
             return self.chance(0.5)
         if dtype.is_float:
-            return self.one((0.0, 1.0, -1.5, 2.0, 0.5, 3.0))
+            return self.one((0.0, 1.0, -1.5, 2.0, 0.5, 3.0, dtype.held(0.1)))
         return self.one((0, 1, 2, 3, 7))
 
     def axis(self, name: str) -> int:

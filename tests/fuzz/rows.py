@@ -207,9 +207,12 @@ def full(d: Draft, op: str) -> Any:
         value: Any = size(d.one(d.names))
     else:
         value = d.number(kind)
-    return d.add(
-        op, shape=tuple(d.dim() for _ in range(d.random.randint(0, 3))), value=value, dtype=kind, stable=True
-    )
+    shape = tuple(d.dim() for _ in range(d.random.randint(0, 3)))
+    if (
+        shape and kind.is_float and d.chance(0.3)
+    ):  # one that the type may not hold; a plain number it always does
+        value = d.one((0.1, 1 / 3, 70000.0, 16777217.0))
+    return d.add(op, shape=shape, value=value, dtype=kind, stable=True)
 
 
 def arange(d: Draft, op: str) -> Any:

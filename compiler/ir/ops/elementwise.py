@@ -131,7 +131,7 @@ gelu = _unary("gelu", scalar=_gelu)
 
 
 def _cast(i: Coordinates, r: Coordinates, x: Operand, dtype: DType) -> Expr:
-    return node.cast(x[i], computed(dtype))
+    return node.cast(node.cast(x[i], x.dtype), computed(dtype))  # of the number that the operand's type holds
 
 
 cast = Op("cast", "pointwise", same_shape, given_dtype, _cast)
