@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.fx import Graph, Node
@@ -31,6 +31,15 @@ _EQUAL_TYPES = frozenset(
     (
         *("add_", "sub_", "mul_", "div_", "neg_", "exp_", "clamp_", "relu_", "gelu_", "silu_", "mish_"),
         *("hardswish_", "hardsigmoid_", "hardtanh_", "leaky_relu_", "elu_", "sigmoid_", "tanh_"),
+    )
+)
+
+
+# put together from others, but never their operand itself
+_FRESH = frozenset(
+    (
+        *("linear", "matmul", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d"),
+        *("batch_norm", "instance_norm", "layer_norm", "group_norm"),
     )
 )
 
@@ -64,7 +73,8 @@ class _Writes:
         self.graph = graph
         self.views: dict[Node, _View] = {}
         self.writes: dict[Node, int] = {}  # to each memory, named by the node that made it
-        self.shared: dict[Node, set[Node]] = {}  # a node -> the memories that it may show otherwise
+        self.shared: dict[Node, set[Node]] = {}  # a node -> the memories, or their names, that it may show
+        self.outside: set[Node] = set()  # nodes that may show an input or a weight
         self.place = {node: k for k, node in enumerate(graph.nodes)}
         # reading goes by the nodes as they were recorded
         self.last_read = {
@@ -95,7 +105,9 @@ class _Writes:
             self.writes[node] = 0
         else:
             known = {self.views[each].memory for each in read if each in self.views}
-            self.shared[node] = known.union(*(self.shared.get(each, ()) for each in read))
+            self.shared[node] = known.union({node}, *(self.shared.get(each, ()) for each in read))
+            if any(each.op == "placeholder" or each in self.outside for each in read):
+                self.outside.add(node)
 
     def _now(self, node: Node) -> Node:
         """The node that has the value which `node` shows after the writes so far."""
@@ -114,7 +126,7 @@ class _Writes:
 
     def _write(self, node: Node) -> None:
         written = node.args[0]
-        if not isinstance(written, Node) or written not in self.views:
+        if not isinstance(written, Node) or not (written in self.views or self._is_alone(written, node)):
             raise Unrecordable(f"{node.target} writes to memory that more than its operand may show")
         made = _counterpart(node)
         memory = self.views[written].memory
@@ -139,6 +151,29 @@ class _Writes:
             view.now, view.writes = value, self.writes[memory]
         self.views[node] = self.views[written]  # it gives back what it wrote to
 
+    def _is_alone(self, written: Node, node: Node) -> bool:
+        """Whether what may share memory with `written`, but is no view of it, is not read after this write:
+        then that is memory of its own, whether a call made a copy of it (`contiguous`) or not."""
+        base = written
+        while base.target in _PUT_BACK and _cut(base) in self.shared:
+            base = _cut(base)
+        if base not in self.shared or base in self.outside:
+            return False
+        memories = self.shared[base]
+        showing = [other for other, view in self.views.items() if view.memory in memories]
+        showing += [
+            k for k, shown in self.shared.items() if base not in shown and not memories.isdisjoint(shown)
+        ]
+        if any(self.last_read[other] > self.place[node] for other in showing):
+            return False
+        self.writes[base] = 0
+        self.views[base] = _View(base, None, base, base, 0)
+        for view in [each for each, shown in self.shared.items() if base in shown]:  # in their order
+            if view is base or (view.target in _PUT_BACK and _cut(view) in self.views):
+                self.views.setdefault(view, _View(view, _cut(view), base, view, 0))
+                del self.shared[view]
+        return written in self.views
+
     def _refuse_if_seen(self, node: Node, memory: Node) -> None:
         """A write is followed where nothing that may show the same memory in another way is read later."""
         for other, memories in self.shared.items():
@@ -152,6 +187,11 @@ class _Writes:
         return made
 
 
+def _cut(view: Node) -> Node:
+    """What a view is cut from."""
+    return cast(Node, view.args[0])
+
+
 def _is_mutable(node: Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     return node.op == "call_function" and schema is not None and schema.is_mutable
@@ -163,7 +203,9 @@ def _makes_memory(node: Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return False
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd")
+    composite = target._opname not in _FRESH and torch._C._dispatch_has_kernel_for_dispatch_key(
+        target.name(), "CompositeImplicitAutograd"
+    )
     returned = target._schema.returns
     return not composite and len(returned) == 1 and returned[0].alias_info is None
 

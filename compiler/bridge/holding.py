@@ -34,7 +34,12 @@ def hold_culprits(scope: Scope, first: Bindings, error: CompilerError) -> None:
     moving = [dim for dim in scope.free if dim.name not in scope.limits]
     culprits = [dim for dim in moving if _disagrees(scope, first, dim)] or moving
     if not culprits:
-        raise error
+        raise CaptureError(
+            f"traces of it are not one program: {error.message}",
+            stage=error.stage,
+            node=error.node,
+            source_line=error.source_line,
+        ) from error
     for dim in culprits:
         scope.hold(dim.name, first[dim.name], why, refused=False)
 

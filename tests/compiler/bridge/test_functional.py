@@ -78,8 +78,27 @@ def two_memories(x: Tensor) -> tuple[Tensor, Tensor]:
     return a, b
 
 
+def on_what_may_be_a_copy(x: Tensor) -> Tensor:
+    y = (x + 1).transpose(0, 1).contiguous()
+    y[:, 0] += 2.0
+    y[1] = y[0] * 3
+    return y.reshape(-1)
+
+
+def on_results_of_products(x: Tensor) -> Tensor:
+    y = torch.nn.functional.linear(x, x).relu_()
+    z = torch.einsum("ij,kj->ik", x + 1, x + 2)
+    z *= 3
+    y[0] = z[1] + y[1]
+    return torch.stack([y, z])
+
+
 @pytest.mark.parametrize(
-    "function", [marked, views_before_and_after, of_another_type, on_fresh_results_too, two_memories]
+    "function",
+    [
+        *(marked, views_before_and_after, of_another_type, on_fresh_results_too, two_memories),
+        *(on_what_may_be_a_copy, on_results_of_products, lambda x: (x + 1).transpose(0, 1).fill_(1)),
+    ],
 )
 def test_gives_what_eager_gives(function: Callable[[Tensor], Any]) -> None:
     x = torch.randn(5, 6)
@@ -110,19 +129,37 @@ def split(x: Tensor) -> Tensor:
     return first
 
 
+def viewed_before(x: Tensor) -> Tensor:
+    y = (x + 1).transpose(0, 1).contiguous()
+    row = y.reshape(-1)[:3]
+    y[0] = 0.0
+    return row
+
+
 @pytest.mark.parametrize(
     "function",
     [
         reshaped,
         dropped_out,
         split,
+        viewed_before,
         lambda x: x.fill_(1),
-        lambda x: (x + 1).transpose(0, 1).fill_(1),
+        lambda x: x.contiguous().fill_(1),
         lambda x: torch.dropout(x, 0.5, False)[0].fill_(1),
         lambda x: (x > 0).to(torch.int64)[0].eq_(1),
         lambda x: (x + 1)[0].copy_(x[1]).resize_(2),
     ],
-    ids=["reshape", "dropout", "split", "input", "transpose", "input's dropout", "type", "shape"],
+    ids=[
+        "reshape",
+        "dropout",
+        "split",
+        "viewed",
+        "input",
+        "input's copy",
+        "input's dropout",
+        "type",
+        "shape",
+    ],
 )
 def test_what_might_be_seen_otherwise_is_refused(function: Callable[[Tensor], Any]) -> None:
     with pytest.raises(Unrecordable):
