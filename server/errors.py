@@ -7,6 +7,7 @@ turns any exception, ours or the compiler's, into what a client may see.
     ├── Unauthorized                401  a key is missing or unknown
     ├── Forbidden                   403  the operation is off, or needs the admin key
     ├── NotFound                    404  no such model, version or path
+    ├── ReceiveTimeout              408  the request stopped coming before it was whole
     ├── TooLarge                    413  the body, or what it unpacks to, is over the limit
     ├── QueueFull                   429  with Retry-After
     │   └── RateExceeded            429  a key's group, or a model, has used its rate
@@ -54,6 +55,12 @@ class NotFound(ServerError):
     """The name or version is not served."""
 
     status = 404
+
+
+class ReceiveTimeout(ServerError):
+    """A request of which nothing more comes."""
+
+    status = 408
 
 
 class TooLarge(ServerError):

@@ -5,6 +5,7 @@ one of ours, goes uvicorn's own way to the ASGI application.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +14,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from dlcb.server.batcher import Receiving
-from dlcb.server.errors import QueueFull, ServerError, TooLarge
+from dlcb.server.errors import QueueFull, ReceiveTimeout, ServerError, TooLarge
 from dlcb.server.large_body import LargeBody
 from dlcb.server.tensors import JSON
 from dlcb.server.types import Buffer, Parts
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 COPIED = 1 << 16  # bytes of a body up to which it is small, and copied where that is simpler
 LONGEST_HEAD = 4096  # bytes of a head that a connection remembers
+LARGEST_HEAD = 64 << 10  # bytes of a head that is still coming, beside what came first
+RECEIVE_SECONDS = 30.0  # until a head must be whole, and between two pieces of a body
 HALF_CLOSED_SECONDS = 0.05  # until a client that has ended its side is first asked whether it is there
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -130,6 +133,11 @@ class Exchange:
             self._connection.routes.dataplane.batcher.cancel(self._pending, "disconnect")
             self._pending = None
 
+    def end(self, error: ServerError) -> None:
+        """Refuse a request that will never be whole, and with it the connection."""
+        self.keep_alive = False
+        self._fail(error)
+
     def _fail(self, error: Exception, pending: Pending | None = None) -> None:
         self._received()
         self._send(self._connection.routes.failure(self.place[0], error, pending))
@@ -177,7 +185,11 @@ class TensorProtocol(HttpToolsProtocol):
     """
 
     routes: TensorRoutes
+    receive_seconds = RECEIVE_SECONDS
     _answered = 0.0  # the loop's time
+    _heard = 0.0  # when the connection was made, a head began, or a piece of a body came
+    _in_head = False
+    _head_bytes = 0  # of the head that is coming
     _begun = 0  # messages that the parser has seen the beginning of, and the end
     _ended = 0
     _head: Head | None = None
@@ -195,8 +207,12 @@ class TensorProtocol(HttpToolsProtocol):
             if not exchange.response_complete:
                 exchange.run(data[len(head.text) :])
             return
-        begun, between = self._begun, self._ended == self._begun
+        begun, between, in_head = self._begun, self._ended == self._begun, self._in_head
         super().data_received(data)
+        if in_head and self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > LARGEST_HEAD:
+                self._refuse(431, "the headers are too large")
         if between and self._begun == begun + 1 and type(self.cycle) is Exchange:
             self._after_head(self.cycle, data)
 
@@ -224,13 +240,17 @@ class TensorProtocol(HttpToolsProtocol):
     def _receive_large(self, exchange: Exchange, size: int) -> None:
         """Let the rest of a body come from the socket to where it stays; `size` is within the limit."""
 
+        def grown(filled: int) -> None:
+            self._heard = self.loop.time()
+            exchange.grown(filled)
+
         def ended(body: memoryview) -> None:
             self._ended += 1
             self.parser = httptools.HttpRequestParser(self)  # the old one waits for the body still
             self.transport.set_protocol(self)
             exchange.run(body)
 
-        self.transport.set_protocol(LargeBody(self, size, exchange.begun(), exchange.grown, ended))
+        self.transport.set_protocol(LargeBody(self, size, exchange.begun(), grown, ended))
 
     def write_large(self, parts: Parts) -> None:
         """Hand an answer to the kernel from where it lies; only what it does not take at once is copied."""
@@ -251,10 +271,12 @@ class TensorProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._begun += 1
+        self._heard, self._in_head, self._head_bytes = self.loop.time(), True, 0
         self.url = b""
         self.headers = []
 
     def on_headers_complete(self) -> None:
+        self._in_head = False
         headers = dict(self.headers)
         place = self._place(headers)
         if place is None:
@@ -270,6 +292,7 @@ class TensorProtocol(HttpToolsProtocol):
         return exchange
 
     def on_body(self, body: bytes) -> None:
+        self._heard = self.loop.time()
         cycle = self.cycle
         if type(cycle) is not Exchange:
             super().on_body(body)
@@ -287,10 +310,21 @@ class TensorProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Bytes that are no HTTP get the protocol's form of an error as well,
         and the end of the connection."""
-        body = b'{"error":"the request is not HTTP"}'
-        head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
-        self.transport.write(head % len(body) + b"connection: close\r\n\r\n" + body)
+        self._refuse(400, "the request is not HTTP")
+
+    def _refuse(self, status: int, message: str) -> None:
+        """The end of a connection whose request cannot be understood."""
+        body = b'{"error":"%b"}' % message.encode()
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(
+            body
+        )
+        self.transport.write(_STATUS[status] + head + body)
         self.transport.close()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._heard = self.loop.time()
+        self._set_timer(min(self.receive_seconds, self.timeout_keep_alive))
 
     def on_response_complete(self) -> None:
         """As uvicorn's; but the timer that ends an idle connection is set once, and looks for itself how
@@ -309,13 +343,30 @@ class TensorProtocol(HttpToolsProtocol):
 
     def timeout_keep_alive_handler(self) -> None:
         self.timeout_keep_alive_task = None
-        if not self.cycle.response_complete:  # its end sets the timer again
-            return
-        left = self._answered + self.timeout_keep_alive - self.loop.time()
+        cycle, receiving = self.cycle, self._ended < self._begun
+        answering = cycle is not None and not cycle.response_complete
+        if self.transport.is_closing() or (answering and (not receiving or self._in_head or self.pipeline)):
+            return  # the answer's end sets the timer again
+        if receiving or cycle is None:
+            left = self._heard + self.receive_seconds - self.loop.time()
+        else:
+            left = self._answered + self.timeout_keep_alive - self.loop.time()
         if left > 0:
-            self._set_timer(left)
+            self._set_timer(min(left, self.timeout_keep_alive))
+        elif receiving:
+            self._stalled()
         else:
             super().timeout_keep_alive_handler()
+
+    def _stalled(self) -> None:
+        """Nothing more comes of a request: it is refused, if it has not been, and the connection ends."""
+        message = f"the request did not come whole: nothing more of it came for {self.receive_seconds:g} s"
+        if self._in_head:
+            self._refuse(408, message)
+        elif type(self.cycle) is Exchange and not self.cycle.response_complete:
+            self.cycle.end(ReceiveTimeout(message))
+        else:
+            self.transport.close()
 
     def _set_timer(self, seconds: float) -> None:
         self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)

@@ -346,6 +346,14 @@ def test_bytes_that_are_no_http_get_an_error_in_words(connection: Connection) ->
     assert connection.ended()
 
 
+def test_headers_without_end_are_refused(connection: Connection) -> None:
+    connection.send(b"GET /v2 HTTP/1.1\r\nHost: x\r\nX: ")
+    time.sleep(0.05)  # so that the rest is read by itself
+    connection.send(b"x" * 100_000)
+    status, _headers, answer = connection.response()
+    assert status == 431 and b"too large" in answer
+
+
 def test_garbage_behind_a_request_that_runs_ends_only_its_connection(server: LiveServer) -> None:
     with closing(Connection(server)) as first, closing(Connection(server)) as second:
         first.send(request(body(100), model="sleepy"))
