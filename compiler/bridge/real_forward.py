@@ -12,12 +12,14 @@ import torch
 from torch import nn
 from torch._export.utils import _compiling_state_context
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
 
 from dlcb.compiler.bridge.agreement import without_fast_path
 from dlcb.compiler.bridge.capture import bound, user_code
 from dlcb.compiler.bridge.conversions import symbolic as symbolic_numbers
 from dlcb.compiler.bridge.indexing import ExplicitSlices
 from dlcb.compiler.bridge.kinds import as_real
+from dlcb.compiler.bridge.symbolic_calls import type_like
 from dlcb.compiler.bridge.unchanged import unchanged
 from dlcb.compiler.bridge.ways import Way, parted
 from dlcb.compiler.errors import CaptureError
@@ -28,9 +30,10 @@ _WIDTH, _MOST_ELEMENTS = 1024, 1 << 21  # of inputs up to which a forward does n
 def unlike_real(module: nn.Module, inputs: Mapping[str, torch.Tensor], symbolic: Way) -> str:
     """How a forward at these inputs goes another way than the `symbolic` one, or why that is not known; ""
     where both are one. What the forward asks is told to whom the symbolic way tells."""
-    for given in (inputs, _drawn(inputs)):  # what is imported and remembered at first is not met again
+    # what is imported and remembered at first is not met again
+    for given, calls in ((inputs, _Unreckoned), (inputs, _Unreckoned), (_drawn(inputs), ExplicitSlices)):
         way = Way(symbolic.tell, builtins=True)
-        failed = _forward(module, given, way)
+        failed = _forward(module, given, way, calls())
         place = "" if failed else parted(symbolic, way)
         if not failed and not place:
             break
@@ -39,7 +42,24 @@ def unlike_real(module: nn.Module, inputs: Mapping[str, torch.Tensor], symbolic:
     return failed or ("" if way.is_whole else "the forward is too long to be followed")
 
 
-def _forward(module: nn.Module, inputs: Mapping[str, torch.Tensor], way: Way) -> str:
+class _Unreckoned(ExplicitSlices):
+    """Zeros in place of products by weights, which are most of a forward's time. On fake tensors no value is
+    known, so a way that depends on one is another than theirs already."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = type_like(_PRODUCTS[func], args, kwargs or {}) if func in _PRODUCTS else None
+        if found is None:
+            return super().__torch_function__(func, types, args, kwargs)
+        return torch.zeros(found.shape, dtype=found.dtype, device=args[0].device)
+
+
+_PRODUCTS = {
+    functional.linear: torch.ops.aten.linear.default,
+    functional.conv2d: torch.ops.aten.conv2d.default,
+}
+
+
+def _forward(module: nn.Module, inputs: Mapping[str, torch.Tensor], way: Way, calls: ExplicitSlices) -> str:
     """Follows a forward as traces are recorded, on real tensors where that does not take long. What it said
     if it failed."""
     mode = FakeTensorMode(allow_non_fake_inputs=True) if _is_large(inputs) else nullcontext()
@@ -57,7 +77,7 @@ def _forward(module: nn.Module, inputs: Mapping[str, torch.Tensor], way: Way) ->
             symbolic_numbers(_unheard),
             _compiling_state_context(),
             mode,
-            ExplicitSlices(),
+            calls,
             way.followed(),
         ):
             module(*arguments, **keywords)

@@ -19,6 +19,7 @@ from torch import nn
 _CONTAINERS = (dict, list, set, deque)
 _LEAVES = (torch.Tensor, ModuleType, FunctionType, BuiltinFunctionType, MethodType, type)
 _WHOLE = frozenset((*sys.stdlib_module_names, "torch", "numpy"))  # objects of these are not the model's
+_PLAIN = frozenset((bool, int, float, str, type(None), torch.Tensor, nn.Parameter))  # most of what is met
 _MOST = 100_000  # objects that are looked at
 
 
@@ -66,7 +67,7 @@ def _within(module: nn.Module) -> Iterator[Any]:
     seen: dict[int, Any] = {}
     while left and len(seen) < _MOST:
         thing = left.pop()
-        if id(thing) in seen or not _may_change(thing):
+        if type(thing) in _PLAIN or id(thing) in seen or not _may_change(thing):
             continue
         seen[id(thing)] = thing
         yield thing
