@@ -203,9 +203,9 @@ def _makes_memory(node: Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return False
-    composite = target._opname not in _FRESH and torch._C._dispatch_has_kernel_for_dispatch_key(
-        target.name(), "CompositeImplicitAutograd"
-    )
+    if target._opname in _FRESH or (target is _aten.einsum.default and len(cast(list, node.args[1])) > 1):
+        return True
+    composite = torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd")
     returned = target._schema.returns
     return not composite and len(returned) == 1 and returned[0].alias_info is None
 

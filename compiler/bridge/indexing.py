@@ -25,23 +25,37 @@ class ExplicitSlices(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.__getitem__ or func is torch.Tensor.__setitem__:
             x, key, *value = args
-            places = _slices(x, key if isinstance(key, tuple) else (key,))
+            rest = list(key) if isinstance(key, tuple) else [key]
+            places = _slices(x, rest)
+            for place, axis in places:
+                cut = rest[place]
+                x = torch.ops.aten.slice.Tensor(x, axis, cut.start, cut.stop, cut.step or 1)
+                rest[place] = _WHOLE
+            whole = all(each is Ellipsis or each is _WHOLE for each in rest)
+            if value and _is_filled(x, rest, value[0]):
+                return (x if whole else x[tuple(rest)]).fill_(value[0])
             if places:
-                rest = list(key) if isinstance(key, tuple) else [key]
-                for place, axis in places:
-                    cut = rest[place]
-                    x = torch.ops.aten.slice.Tensor(x, axis, cut.start, cut.stop, cut.step or 1)
-                    rest[place] = _WHOLE
-                if all(each is Ellipsis or each is _WHOLE for each in rest):
-                    if not value:
-                        return x
-                    rest = [Ellipsis]
-                return func(x, tuple(rest), *value)
+                if not whole:
+                    return func(x, tuple(rest), *value)
+                return func(x, (Ellipsis,), *value) if value else x
         try:
             return func(*args, **(kwargs or {}))
         except Exception:
             self._refused(func, sys._getframe(1))
             raise
+
+
+def _is_filled(x: torch.Tensor, key: Sequence[Any], value: Any) -> bool:
+    """Whether `x[key] = value` writes a number into a view: PyTorch would make a tensor of the number first,
+    in which a trace cannot see which size it follows."""
+    if not all(each is Ellipsis or each is _WHOLE or (_is_size(each) and each is not None) for each in key):
+        return False
+    if isinstance(value, (float, torch.SymFloat)):
+        return x.is_floating_point()
+    return isinstance(value, (int, torch.SymInt)) and (x.is_floating_point() or x.dtype in _WHOLE_NUMBERS)
+
+
+_WHOLE_NUMBERS = (torch.int32, torch.int64)  # any size is one
 
 
 def _slices(x: torch.Tensor, key: Sequence[Any]) -> list[tuple[int, int]]:

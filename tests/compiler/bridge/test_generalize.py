@@ -254,6 +254,21 @@ def test_an_unknown_operator_is_an_eager_node_between_two_regions() -> None:
     assert_agrees(program, Program(function), {"x0": torch.randn(3, 7)})
 
 
+def test_a_size_that_is_written_into_a_tensor_stays_free() -> None:
+    def numbered(x: Tensor) -> Tensor:
+        places = torch.zeros(x.shape[0] + 1, 3)
+        places[1:, 1:] = x.shape[0] * 2
+        places[0] = x.shape[0] / 4
+        counts = torch.zeros(4, dtype=torch.int64)
+        counts[0], counts[2:] = x.shape[0] - 1, 5.0
+        return places.sum() * x + counts.sum()
+
+    program = captured(numbered, ("n", 4))
+    assert sizes_of(program) == ["n", 4] and program.verdicts[0].certainty == "proven"
+    for n in (1, 5, 40):
+        assert_agrees(program, Program(numbered), {"x0": torch.randn(n, 4)})
+
+
 def test_changes_in_place_through_views_become_functional() -> None:
     def function(x: Tensor) -> Tensor:
         y = x + 1

@@ -102,7 +102,7 @@ def test_changes_in_place_on_fresh_results(function: Callable[[Tensor], Tensor],
 
 def test_changes_through_views_take_another_way(only_recorded: None) -> None:
     with pytest.raises(AssertionError, match=r"torch\.export"):
-        capture.trace(Program(lambda x: (x * 2).view(-1).add_(1)).eval(), {"x": torch.ones(3, 4)})
+        capture.trace(Program(lambda x: ((y := x * 2).view(-1).add_(1), y)).eval(), {"x": torch.ones(3, 4)})
 
 
 @pytest.fixture
