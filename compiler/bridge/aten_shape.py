@@ -343,7 +343,7 @@ def _number_kind(value: Any) -> DType:
 def _filled(e: Emit, shape: Sequence[Size], value: Any, kind: DType) -> Value:
     if not kind.is_float and isinstance(value, float):
         value = int(value)
-    if kind.is_float and not isinstance(value, Expr):
+    if kind.is_float and kind.bits < 32 and not isinstance(value, Expr):
         value = kind.held(value)  # one of rank 0 is not taken for a plain number, which is not rounded
     return e.apply(ops.full, shape=tuple(as_expr(size) for size in shape), value=value, dtype=kind)
 

@@ -18,10 +18,11 @@ from dlcb.compiler.expr.ops import FOLDS, OPS
 
 
 def const(value: Any, dtype: DType = INDEX) -> Expr:
-    """A constant of the given type: what an element of it holds where `value` is stored."""
+    """A constant of the given type: what an element of it holds where `value` is stored. One of float32 keeps
+    all its digits, so that what is folded is rounded once, where it is printed or converted."""
     if dtype is INDEX:
         return _number(int(value))
-    return intern("const", (), dtype.held(value), dtype)
+    return intern("const", (), float(value) if dtype.name == "float32" else dtype.held(value), dtype)
 
 
 @lru_cache(maxsize=4096)
@@ -73,7 +74,7 @@ def cast(x: Expr, dtype: DType) -> Expr:
     if x.dtype is dtype:
         return x
     if x.is_const and (dtype.is_float or not x.dtype.is_float or _fits(x.value, dtype)):
-        return const(x.value, dtype)
+        return const(x.dtype.held(x.value) if x.dtype.bits < dtype.bits else x.value, dtype)
     if x.op == "cast" and x.args[0].dtype is dtype and dtype.is_float and x.dtype is dtype.accumulator:
         return x.args[0]  # what was widened is as it was
     return intern("cast", (x,), None, dtype)

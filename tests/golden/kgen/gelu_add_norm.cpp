@@ -1,7 +1,7 @@
-// add_4148daf4cc16: b * s * 768 elements, grid 1
+// add_ae78959c3454: b * s * 768 elements, grid 1
 // size0: int64 b * s
 // size1: int64 b * s * 1536
-extern "C" void add_4148daf4cc16(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+extern "C" void add_ae78959c3454(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
     const float* __restrict__ in1 = static_cast<const float*>(buffers[1]);
     const float* __restrict__ in2 = static_cast<const float*>(buffers[2]);
@@ -15,33 +15,33 @@ extern "C" void add_4148daf4cc16(void* const* buffers, const int64_t* parameters
     for (int64_t i0_1 = 0; i0_1 < size0; ++i0_1) {
         const int64_t p0 = i0_1 * 768;
         float* const row0 = scratch<float, 0>(768);
-        float sum1 = 0.0f;
-        #pragma omp simd reduction(+:sum1)
+        float sum0 = 0.0f;
+        #pragma omp simd reduction(+:sum0)
         for (int64_t i2 = 0; i2 < 768; ++i2) {
             const int64_t p1 = p0 + i2;
             const float v0 = in0[p1];
             const float v1 = in1[p1];
             const float v2 = (erff(v0 * 0.70710677f) + 1.0f) * (v0 * 0.5f) + v1;
             row0[i2] = v2;
-            sum1 = sum1 + v2;
+            sum0 = sum0 + v2;
         }
-        const float v3 = sum1 / 768.0f;
-        float sum0 = 0.0f;
-        #pragma omp simd reduction(+:sum0)
+        const float v3 = sum0 / 768.0f;
+        float sum1 = 0.0f;
+        #pragma omp simd reduction(+:sum1)
         for (int64_t i2 = 0; i2 < 768; ++i2) {
             const float v4 = row0[i2] - v3;
-            sum0 = sum0 + v4 * v4;
+            sum1 = sum1 + v4 * v4;
         }
-        const float v7 = sum0 / 768.0f;
+        const float v7 = sum1 / 768.0f;
         const float v8 = v7 + 1e-05f;
         const float v9 = reciprocal_sqrt(v8);
         #pragma omp simd
         for (int64_t i2 = 0; i2 < 768; ++i2) {
-            const float v5 = in3[i2];
-            const float v6 = in2[i2];
-            const float v10 = row0[i2] - v3;
+            const float v5 = in2[i2];
+            const float v6 = row0[i2] - v3;
+            const float v10 = in3[i2];
             const int64_t p2 = p0 + i2;
-            out0[p2] = v5 + v6 * (v9 * v10);
+            out0[p2] = v5 * (v6 * v9) + v10;
         }
     }
 }
