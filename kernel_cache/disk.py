@@ -55,10 +55,10 @@ class Disk:
     `entries/<two digits>/<key>/` holds an entry's files, `aside/` what is being written or removed, `pins/`
     a folder for each owner, `locks/` those of single flights, `counts` the totals. Raises UnsafeFolder or
     UnwritableFolder for a folder that must not or cannot be used, ValueError for an unknown policy or a
-    bound of no bytes.
+    bound of no bytes. Where nothing is `to_write`, a full disk is no reason to refuse the folder.
     """
 
-    def __init__(self, folder: Path, limit_bytes: int, policy: str) -> None:
+    def __init__(self, folder: Path, limit_bytes: int, policy: str, *, to_write: bool = True) -> None:
         self._policy = policy_named(policy)
         if limit_bytes <= 0:
             raise ValueError(f"limit_bytes must be above zero, got {limit_bytes}")
@@ -68,7 +68,8 @@ class Disk:
         self._entries, self._aside, self._locks = (self.folder / name for name in ("entries", "aside", LOCKS))
         self._pins = Pins(self.folder / "pins")
         self._make_folders()
-        prove_writable(self.folder, self._aside)
+        if to_write:
+            prove_writable(self.folder, self._aside)
         clear_older(self._aside, TEMPORARY_AGE)
 
     def _make_folders(self) -> None:

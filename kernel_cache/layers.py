@@ -37,15 +37,16 @@ def open_store(
     remote: str | None = None,
     bundle: Path | None = None,
     memory_bytes: int = MEMORY_BYTES,
+    to_write: bool = True,
 ) -> "LayeredStore":
     """The store in a folder (None: the default one), which is made private (0700) if it is not there.
 
     `limit_bytes` bounds the folder, `policy` is a name of `evict.POLICIES`, `remote` an fsspec URL that
     machines share, `bundle` a file to start from, `memory_bytes` bounds what this process keeps of it (0:
-    nothing). Raises UnsafeFolder, UnwritableFolder, RemoteError, BundleError, or ValueError for a bad bound
-    or policy.
+    nothing). `to_write` False is for looking and tidying, which a full disk does not hinder. Raises
+    UnsafeFolder, UnwritableFolder, RemoteError, BundleError, or ValueError for a bad bound or policy.
     """
-    disk = Disk(default_folder() if folder is None else folder, limit_bytes, policy)
+    disk = Disk(default_folder() if folder is None else folder, limit_bytes, policy, to_write=to_write)
     behind: list[Layer] = [bundles.open(bundle)] if bundle else []
     shared = [Remote(remote, disk.counts)] if remote else []
     return LayeredStore(Memory(memory_bytes), disk, [*behind, *shared], shared)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -112,19 +113,21 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
 def list_entries(folder: Folder = None) -> None:
     """Every entry, the last used first."""
     table = Table("key", "kind", "label", "bytes", "uses", "last use", "pinned by")
-    for entry in ls(_open(folder)):
-        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
-        pinned = ", ".join(entry.pinned_by)
-        table.add_row(
-            entry.key[:12], entry.kind, entry.label, f"{entry.size:,}", str(entry.uses), used, pinned
-        )
+    with _opened(folder) as store:
+        for entry in ls(store):
+            used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used))
+            pinned = ", ".join(entry.pinned_by)
+            table.add_row(
+                entry.key[:12], entry.kind, entry.label, f"{entry.size:,}", str(entry.uses), used, pinned
+            )
     page().print(table)
 
 
 @cache.command("stat")
 def statistics(folder: Folder = None) -> None:
     """How full it is, and what it was used for."""
-    found = stat(_open(folder))
+    with _opened(folder) as store:
+        found = stat(store)
     for name in found.__dataclass_fields__:
         typer.echo(f"{name.replace('_', ' '):<16} {getattr(found, name):,}")
 
@@ -141,7 +144,8 @@ def make_room(
 ) -> None:
     """Evict entries; those of models that a running server has loaded stay."""
     seconds = None if unused_days is None else unused_days * 86400
-    evicted = prune(_open(folder), limit_bytes, unused_for=seconds)
+    with _opened(folder) as store:
+        evicted = prune(store, limit_bytes, unused_for=seconds)
     typer.echo(f"evicted {len(evicted)} entries, {sum(record.size for record in evicted):,} bytes")
 
 
@@ -154,7 +158,8 @@ def clear(folder: Folder = None) -> None:
 @cache.command("check")
 def verify(folder: Folder = None) -> None:
     """Read everything and compare checksums; exit code 1 when something is damaged (it will be a miss)."""
-    report = check(_open(folder))
+    with _opened(folder) as store:
+        report = check(store)
     typer.echo(f"{report.whole} entries are whole")
     for finding in report.findings:
         typer.echo(str(finding))
@@ -162,6 +167,8 @@ def verify(folder: Folder = None) -> None:
         raise typer.Exit(FAILED)
 
 
-def _open(folder: Path | None) -> LayeredStore:
+@contextmanager
+def _opened(folder: Path | None) -> Iterator[LayeredStore]:
+    """The cache, to be looked into and tidied: also on a full disk, which is when that is wanted."""
     with model_commands.exit_codes():
-        return open_store(folder)
+        yield open_store(folder, to_write=False)

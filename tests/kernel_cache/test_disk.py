@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from dlcb.kernel_cache import LayeredStore, LockTimeout, UnwritableFolder, ls, open_store, stat
+from dlcb.kernel_cache import LayeredStore, LockTimeout, UnwritableFolder, ls, open_store, prune, stat
 from dlcb.kernel_cache import disk as disks
 from dlcb.kernel_cache import entry as entries
 from dlcb.kernel_cache.disk import LOCK_AGE, TEMPORARY_AGE
@@ -263,6 +263,18 @@ def test_a_full_disk_is_found_when_the_store_is_opened(folder: Path, monkeypatch
     monkeypatch.setattr("dlcb.kernel_cache.folder.discard", lambda path: None)
     with pytest.raises(UnwritableFolder, match=f"{folder}: No space left on device"):
         open_store(folder)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="hardware: needs /dev/full")
+def test_a_full_disk_can_be_tidied(
+    store: LayeredStore, folder: Path, key: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put(key(1), bytes(1000))
+    with monkeypatch.context() as full:
+        full.setattr("dlcb.kernel_cache.folder.unique", lambda aside: Path("/dev/full"))
+        tidied = open_store(folder, to_write=False)
+    assert [record.key for record in prune(tidied, 0)] == [key(1)]
+    assert stat(tidied).entries == 0
 
 
 # The payload as a file

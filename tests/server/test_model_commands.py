@@ -15,7 +15,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from dlcb.compiler.ir import text
-from dlcb.kernel_cache import ls, open_store
+from dlcb.kernel_cache import UnwritableFolder, ls, open_store
 from dlcb.server.cli import app
 from tests.server.conftest import HERE, Start
 
@@ -225,6 +225,32 @@ def test_a_listing_without_a_terminal_is_whole(tmp_path: Path, monkeypatch: pyte
     open_store(tmp_path / "cache").put("ab" * 32, b"payload", kind="kernel", label=label)
     listed = dlcb("cache", "ls", "--folder", tmp_path / "cache")
     assert listed.exit_code == 0 and label in listed.output
+
+
+def test_a_cache_without_room_is_looked_into_and_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "cache"
+    store = open_store(folder)
+    store.put("ab" * 32, b"payload", kind="kernel", label="a")
+
+    def full(*paths: Path) -> None:
+        raise UnwritableFolder(folder, "No space left on device")
+
+    monkeypatch.setattr("dlcb.kernel_cache.disk.prove_writable", full)
+    for word in ("ls", "stat", "check", "prune", "clear"):
+        assert dlcb("cache", word, "--folder", folder).exit_code == 0, word
+    assert ls(store) == []
+
+
+def test_a_cache_that_cannot_be_tidied_is_4_and_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "cache"
+    open_store(folder)
+    (folder / "lock").unlink(missing_ok=True)
+    (folder / "lock").mkdir()  # nobody can lock it
+    assert "lock" in refused(4, "cache", "prune", "--folder", folder)
 
 
 def test_a_cache_is_cleared_but_for_what_is_pinned(tmp_path: Path) -> None:
