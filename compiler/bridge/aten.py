@@ -41,6 +41,27 @@ def find(target: str) -> tuple[Row | None, bool]:
         return ROWS[target], False
     namespace, _, rest = target.partition(".")
     name, _, overload = rest.partition(".")
-    if name.endswith("_") and not name.endswith("__"):
-        return ROWS.get(f"{namespace}.{name[:-1]}.{overload}"), True
-    return None, False
+    in_place = name.endswith("_") and not name.endswith("__")
+    name = name[:-1] if in_place else name
+    return ROWS.get(f"{namespace}.{_SAME.get(name, name)}.{overload}"), in_place
+
+
+# further names of PyTorch's for the same operators
+_SAME = {
+    "absolute": "abs",
+    "concat": "cat",
+    "concatenate": "cat",
+    "divide": "div",
+    "greater": "gt",
+    "greater_equal": "ge",
+    "less": "lt",
+    "less_equal": "le",
+    "moveaxis": "movedim",
+    "multiply": "mul",
+    "negative": "neg",
+    "not_equal": "ne",
+    "subtract": "sub",
+    "swapaxes": "transpose",
+    "swapdims": "transpose",
+    "true_divide": "div",
+}

@@ -37,6 +37,13 @@ PROGRAMS: list[tuple[Callable[..., object], tuple[Tensor, ...]]] = [
         (getattr(torch, name), (WHOLE,))
         for name in ("exp", "sqrt", "bitwise_not", "logical_not", "neg", "reciprocal")
     ),
+    # other names of the same operators
+    *(
+        (getattr(torch, name), (X, UNIT))
+        for name in ("multiply", "subtract", "greater", "less_equal", "not_equal")
+    ),
+    (lambda x, y: torch.concatenate([torch.negative(x), torch.absolute(y)]).divide_(3), (X, UNIT)),
+    (lambda x: torch.swapaxes(torch.moveaxis(x, 0, 2), 0, 1), (X,)),
     # arithmetic, with every kind of promotion
     (lambda x: x + 1, (WHOLE,)),
     (lambda x: x + 1.5, (WHOLE,)),
