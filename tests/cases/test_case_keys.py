@@ -67,13 +67,12 @@ def test_what_a_size_decides_is_a_graph_of_its_own(store, factory):
 
 
 @pytest.mark.parametrize("factory", ["half_as_a_number", "blocks_as_a_number"])
-def test_a_number_that_no_condition_can_say_is_explained_by_traces(store, factory):
+def test_a_number_made_of_a_size_stays_symbolic(store, factory):
     case = compiled(store, factory, {"x": ("n", 4)})
-    assert "case_models.py" in case.report.unproven
+    assert not case.report.unproven
     for n in (2, 9, 63, 64, 129):
         x = random(n, 4)
-        tiers = [case.model.run({"x": x.numpy()}).tier for _ in range(2)]
-        assert tiers == ["eager", "dynamic"]
+        assert case.model.run({"x": x.numpy()}).tier == "dynamic"
         assert torch.equal(case.model.call(x)[0], case.reference.eager([x])[0])
 
 
