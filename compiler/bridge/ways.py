@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import _GeneratorContextManager, contextmanager
+from contextlib import _GeneratorContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import CodeType, FrameType, GeneratorType
 from typing import Any, cast
@@ -37,6 +37,8 @@ _ASIDE = (
 _UNHASHED = "/einops/"  # goes another way with sizes that have no hash, to the same end
 _ASKED = "which object a size is is asked"
 _MOST = 2_000_000  # steps that are remembered
+_MONITORING: Any = getattr(sys, "monitoring", None)  # from Python 3.12 on
+_TOOL = 4  # one of its numbers that Python gives to nobody
 _BY_IDENTITY = frozenset(map(id, (id, operator.is_, operator.is_not)))
 
 
@@ -72,16 +74,38 @@ class Way:
     def followed(self) -> Iterator[None]:
         """While it is entered, what this thread's calls do is followed."""
         self._base = sys._getframe(2)
-        before = sys.gettrace(), sys.getprofile()
-        if self._builtins:
+        before = sys.gettrace()
+        _want_instructions()
+        with self._watched() if self._builtins else nullcontext():
+            sys.settrace(self._called)
+            try:
+                yield
+            finally:
+                sys.settrace(before)
+                self._base = None
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """While it is entered, calls are watched, those of functions in C too. Python 3.12 tells of no
+        instructions to who is told of calls by `setprofile`, and was not before."""
+        if _MONITORING is None:
+            before = sys.getprofile()
             sys.setprofile(self._profiled)
-        sys.settrace(self._called)
+            try:
+                yield
+            finally:
+                sys.setprofile(before)
+            return
+        calls = _MONITORING.events.CALL
+        _MONITORING.use_tool_id(_TOOL, "ways")
+        _MONITORING.register_callback(_TOOL, calls, self._monitored)
+        _MONITORING.set_events(_TOOL, calls)
+        _MONITORING.restart_events()
         try:
             yield
         finally:
-            sys.settrace(before[0])
-            sys.setprofile(before[1])
-            self._base = None
+            _MONITORING.set_events(_TOOL, 0)
+            _MONITORING.free_tool_id(_TOOL)
 
     # ---- as Python calls it ------------------------------------------------------------------------
 
@@ -92,13 +116,15 @@ class Way:
             self._entered(frame)
         if kind != "user" or self._is_aside(frame):
             return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
         asked = self._identities.get(code)
         if asked is None:
             asked = self._identities[code] = identities(code)
             if names_identity(code, frame.f_globals):
                 self.tell(frame, _ASKED)
-        return self._stepping(asked) if asked else self._step
+        step = self._stepping(asked) if asked else self._step
+        frame.f_trace = step  # first: Python 3.13 tells of instructions where somebody listens
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return step
 
     def _stepping(self, asked: dict[int, Operands]) -> Callable[..., Any]:
         steps = self.steps
@@ -116,6 +142,14 @@ class Way:
     def _profiled(self, frame: FrameType, event: str, argument: Any) -> None:
         if event == "c_call" and id(argument) in _BY_IDENTITY and frame.f_trace is not None:
             self.tell(frame, _ASKED)
+
+    def _monitored(self, code: CodeType, place: int, called: Any, first: Any) -> Any:
+        if self._kinds.get(code) != "user":
+            return _MONITORING.DISABLE
+        frame = sys._getframe(1)
+        if id(called) in _BY_IDENTITY and frame.f_trace is not None:
+            self.tell(frame, _ASKED)
+        return None
 
     def _entered(self, frame: FrameType) -> None:
         """Note whose context is entered by whom; PyTorch's own end no exception."""
@@ -146,6 +180,11 @@ class Way:
                 return True
             above = above.f_back
         return False
+
+
+def _want_instructions() -> None:
+    """Python 3.12 tells of instructions only where some frame wanted them before the tracing began."""
+    sys._getframe().f_trace_opcodes = True
 
 
 def parted(one: Way, other: Way) -> str:
