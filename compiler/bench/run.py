@@ -104,8 +104,9 @@ def run_case(
             row.first_call = _first_calls(case, row.sizes, module, plain, device, seed)
     compiles = {c.name: c.seconds for c in contestants if isinstance(c, (TorchCompile, OursStatic))}
     report = compilation.report
+    ours = {"ours cold": cold, "ours found": found, "ours loaded": loaded}
     return CaseResult(
-        case.source.name, rows, {"ours cold": cold, "ours found": found, "ours loaded": loaded, **compiles}, dict(report.seconds),
+        case.source.name, rows, {**ours, **compiles}, dict(report.seconds),
         len(report.kernels), report.library_calls, report.eager_nodes,
     )  # fmt: skip
 
