@@ -246,8 +246,9 @@ class Cuda(Lowering):
         return f"Pack<{self.type_name(dtype)}, {self.variant.width}>"
 
     def _is_pack(self, offset: Expr, lanes: Lanes, dtype: DType) -> bool:
-        return dtype.itemsize * self.variant.width <= ACCESS and (
-            self.variant.peeled or steps_of(offset, lanes.lane, self.variant.width) is not None
+        offset, width = self.unarranged[offset], self.variant.width  # the guards are those of what it was
+        return dtype.itemsize * width <= ACCESS and (
+            self.variant.peeled or steps_of(offset, lanes.lane, width) is not None
         )
 
     def _packed_load(self, node: Expr, scope: Scope) -> bool:

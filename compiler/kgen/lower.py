@@ -77,7 +77,7 @@ class Lowering(ABC):
     row: Scope  # the body of the loops over rows
 
     def __init__(self, nest: Nest, tensors: Mapping[str, Value], system: System) -> None:
-        self.nest = arranged(nest, system)
+        self.nest, self.unarranged = arranged(nest, system)
         self.tensors = tensors
         self.results = {value: f"out{k}" for k, value in enumerate(nest.outputs)}
         self.system = system
@@ -415,9 +415,10 @@ def _reachable_folds(folds: Sequence[Expr]) -> dict[Expr, frozenset[Expr]]:
 # ---- bringing expressions into the form that hoists well -----------------------------------------
 
 
-def arranged(nest: Nest, system: System) -> Nest:
+def arranged(nest: Nest, system: System) -> tuple[Nest, dict[Expr, Expr]]:
     """`nest` with each address summed from the outermost loop's terms inwards, and remainders by a size at
-    run time taken from the quotient, so that one division serves both."""
+    run time taken from the quotient, so that one division serves both; and for each of these addresses what
+    it was in `nest`."""
     rank = {loop: 1 for loop in nest.rows} | ({nest.lane: 1000} if nest.lane is not None else {})
     for number, loop in enumerate(nest.inner):
         rank[loop] = 2 + number
@@ -427,21 +428,23 @@ def arranged(nest: Nest, system: System) -> Nest:
             return 0
         return max((rank.get(i, 100) for i in term.free if i.op == "index"), default=0)
 
-    def address(offset: Expr) -> Expr:
+    def address(offset: Expr, before: Expr) -> Expr:
         terms = sorted(linear(offset).items(), key=lambda item: (level(item[0]), item[0].op != "index"))
         total: Expr = ZERO
         for term, coefficient in terms:
             factor = system.simplify(coefficient)
             total = total + (factor if term is ONE else term * factor)
+        unarranged[total] = before
         return total
 
     def remade(node: Expr, args: tuple[Expr, ...]) -> Expr:
         if node.op == "load":
-            return load(node.value, address(args[0]), node.dtype, args[1])
+            return load(node.value, address(args[0], node.args[0]), node.dtype, args[1])
         if node.op == "mod" and not node.dtype.is_float and not args[1].is_const and over_sizes(args[1]):
             return args[0] - apply("floordiv", *args) * args[1]
         return remake(node, args)
 
+    unarranged: dict[Expr, Expr] = {}
     roots = [part for e in nest.elements for part in e.parts]
     nodes = list(toposort(roots))
     hosted = _hosted(nodes)
@@ -454,7 +457,7 @@ def arranged(nest: Nest, system: System) -> Nest:
             leaf = not node.args or node.op == "index"
             done[node] = node if leaf else remade(node, tuple(done[arg] for arg in node.args))
     elements = tuple(
-        type(e)(e.value, done[e.scalar], address(done[e.offset]), e.indices, done[e.guard])
+        type(e)(e.value, done[e.scalar], address(done[e.offset], e.offset), e.indices, done[e.guard])
         for e in nest.elements
     )
-    return replace(nest, elements=elements)
+    return replace(nest, elements=elements), unarranged

@@ -148,18 +148,19 @@ def worth_keeping(nest: Nest, memory_is_dear: bool = False) -> frozenset[Expr]:
     expressions with an expensive operator or a table look-up, with `memory_is_dear` any load, that is not
     itself in something kept."""
     loops = kept_loops(nest)
-    bodies = [
-        fold.args[0] for fold in nest.reductions() if fold.args[1:] == loops and not set(loops) & fold.free
+    walks = [
+        [fold.args[0]] for fold in nest.reductions() if fold.args[1:] == loops and not set(loops) & fold.free
     ]
-    bodies += [e.scalar for e in nest.elements if nest.inner and nest.inner[-1] in e.indices]
-    reached = [{*beneath(body)} for body in bodies]
+    # what is stored along a row is stored in one loop
+    walks.append([e.scalar for e in nest.elements if nest.inner and nest.inner[-1] in e.indices])
+    reached = [{node for body in walk for node in beneath(body)} for walk in walks]
     shared = {
         node
         for k, nodes in enumerate(reached)
         for node in nodes
         if any(node in other for other in reached[:k])
     }
-    roots = set(bodies)
+    roots = {body for walk in walks for body in walk}
     used_outside = {arg for nodes in reached for node in nodes - shared for arg in node.args}
     kept: set[Expr] = set()
     costly: set[Expr] = set()

@@ -161,6 +161,8 @@ def _attention(
     shape = (*q.shape[:-1], v.shape[-1])
     if 0 in shape:  # PyTorch 2.11 divides by the number of heads
         return lambda: q.new_empty(shape)
+    if not k.shape[-2]:  # sums of nothing, for which no library need be asked
+        return lambda: q.new_zeros(shape)
     causal = bool(attributes.get("causal", False))
     scale = attributes.get("scale")
     attend = torch.nn.functional.scaled_dot_product_attention

@@ -35,6 +35,7 @@ from .declared import array, fixed, misdeclared
 from .program import Input, Program, Step, graph, types
 
 _SIZES = (0, 1, 1, 2, 2, 3, 5, 6, 7, 8, 13, 17, 32, 41, 70)
+_WIDTHS = (131, 264, 520, 517, 1, 128, 1032, 66, 0, 256, 515)
 _CPU = torch.device("cpu")
 _DISTINCT = 60  # tries; a program of few sizes then runs at the same ones with other strides and values
 _HELD = 3  # shapes at which the oracle itself is held against PyTorch
@@ -71,7 +72,8 @@ def judge(program: Program, each: Ready, model: CompiledModel, count: int) -> Ve
         if verdict.shapes == count or number > 20 * count:
             break
         generator = torch.Generator().manual_seed(number)
-        tensors = {x.name: strided(draw.tensor(x, sizes, generator), dice) for x in program.given}
+        aligned = bool(number % 2)
+        tensors = {x.name: strided(draw.tensor(x, sizes, generator), dice, aligned) for x in program.given}
         if not accepts(model, each.graph, sizes):
             verdict.narrow += eager(program, {**tensors, **parameters}, sizes, _CPU) is not None
             verdict.refused += 1
@@ -85,14 +87,15 @@ def judge(program: Program, each: Ready, model: CompiledModel, count: int) -> Ve
 
 
 def drawn_sizes(program: Program, own: Graph, each: Ready, dice: random.Random) -> Iterator[dict[str, int]]:
-    """Sizes of the free dims: all 1, all 2, all odd, one 0, then whatever the dice say; nothing too large
-    for the oracle."""
+    """Sizes of the free dims: all 1, all 2, all odd, one 0, then whatever the dice say, and for a dim called
+    width one of a row's; nothing too large for the oracle."""
     names = program.size_names
     firsts = [dict.fromkeys(names, 1), dict.fromkeys(names, 2), {n: 3 + 2 * k for k, n in enumerate(names)}]
     firsts += [{n: 0 if n == empty else 4 for n in names} for empty in names]
     seen: list[dict[str, int]] = []
     for number in range(1000):
         sizes = firsts[number] if number < len(firsts) else {n: dice.choice(_SIZES) for n in names}
+        sizes |= {n: _WIDTHS[number % len(_WIDTHS)] for n in names if n == "width"}
         sizes = each.bind(sizes)
         if sizes in seen and number < _DISTINCT:
             continue
@@ -112,11 +115,11 @@ def _grid(node: Node, sizes: dict[str, int]) -> int:
     return total
 
 
-def strided(tensor: torch.Tensor, dice: random.Random) -> torch.Tensor:
-    """The same values in other memory: contiguous, transposed, every second element, an offset view, or
-    expanded (then with the values of its first row)."""
+def strided(tensor: torch.Tensor, dice: random.Random, aligned: bool = False) -> torch.Tensor:
+    """The same values in other memory: contiguous, transposed, every second element, an offset view unless it
+    is to be `aligned`, or expanded (then with the values of its first row)."""
     kind = dice.choice(("contiguous", "transposed", "stepped", "offset", "expanded"))
-    if tensor.dim() == 0 or kind == "contiguous":
+    if tensor.dim() == 0 or kind == "contiguous" or (aligned and kind == "offset"):
         return tensor
     axis = dice.randrange(tensor.dim())
     if kind == "transposed":
@@ -179,13 +182,14 @@ def _run(
     where = _CPU if isinstance(exact, CompilerError) else device  # a GPU's assertion ends the whole process
     theirs = eager(program, {**tensors, **parameters}, sizes, where)
     try:
-        ours = [x.cpu() for x in model.call(*(x.to(device) for x in tensors.values()))]
+        ours = [x.cpu() for x in model.call(*(_moved(x, device) for x in tensors.values()))]
     except (
         CompilerError,
         RuntimeError,
     ) as error:  # of ours, or of a library that refuses what eager refuses as well
         if theirs is not None:
             verdict.failures.append(f"{sizes}: {type(error).__name__}: {error}, but eager computes it")
+        torch.zeros(1, device=device).item()  # raises on a GPU that is left broken: eager fails there, too
         return
     if isinstance(exact, CompilerError):
         if isinstance(exact, IndexRangeError) and _is_unread(program, {**tensors, **parameters}, ours):
@@ -202,6 +206,14 @@ def _run(
             verdict.noisy += 1
         else:
             verdict.failures.append(f"{sizes} output {program.outputs[k]}: {complaint}")
+
+
+def _moved(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """`x` on the device, as far off alignment as it was."""
+    before = x.storage_offset()
+    if x.device == device or not (before and x.is_contiguous()):
+        return x.to(device)
+    return torch.zeros(before + x.numel(), dtype=x.dtype, device=device)[before:].view(x.shape).copy_(x)
 
 
 def _complaint(ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> str:
@@ -253,14 +265,15 @@ def shaken(
     program: Program, tensors: dict[str, torch.Tensor], generator: torch.Generator
 ) -> list[torch.Tensor]:
     """The outputs in float64 with every rounded value, inside composites too, moved by up to four units in
-    the last place of a float32, more where it is a sum, or one of the half type that it may have been kept
-    in."""
+    the last place of a float32, more where it is a sum or interpolated, or one of the half type that it may
+    have been kept in."""
     kinds = types(program)
 
     def moved(step: Step, node: Node, result: torch.Tensor) -> torch.Tensor:
-        if step.name not in program.rounded or node.op.kind in ("move", "index", "create"):
+        places = node.op is ops.upsample_bilinear  # whose shares have the error of places, which are larger
+        if step.name not in program.rounded or (node.op.kind in ("move", "index", "create") and not places):
             return result
-        unit = _SUMMED if node.op.fold == "sum" else _FEW_UNITS
+        unit = _SUMMED if node.op.fold == "sum" or places else _FEW_UNITS
         unit = max(unit, _UNITS.get(kinds[step.name], 0.0))
         dice = torch.rand(result.shape, generator=generator, dtype=torch.float64)
         return result * (1 + unit * (2 * dice - 1)) if result.is_floating_point() else result

@@ -4,6 +4,7 @@ small, counts, and the operators that were met least; the exit status is 1 where
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import sys
 import tempfile
 import time
@@ -36,6 +37,7 @@ def main() -> int:
     parser.add_argument("--casts", action="store_true", help="casts between all types, compared bit by bit")
     parser.add_argument("--target", choices=("cpp", "cuda"), default="cpp")
     given = parser.parse_args()
+    faulthandler.enable()  # a library may end the process
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     tally, start, told = Tally(), time.monotonic(), 0

@@ -17,6 +17,7 @@ from dlcb.compiler.kgen import Kernel
 from dlcb.compiler.kgen.variants import ACCESS
 
 ROOM = 1 << 20  # bytes on both sides of a buffer that belong to no other
+_HALF = 1 << 63  # of all addresses, those that programs have
 OPTIONS = (
     "-fsanitize=kernel-address",  # the calls alone, without a library or memory of its own
     *("--param=asan-instrumentation-with-call-threshold=0", "--param=asan-stack=0", "--param=asan-globals=0"),
@@ -30,6 +31,7 @@ CHECKS = (
 #else
 #define GPU_THREAD 0
 #define STOP
+#define ON_STACK(at) false
 #define IS_ALIGNED(at, size) true
 #endif
 #define UNCHECKED __attribute__((no_sanitize("kernel-address")))
@@ -43,6 +45,7 @@ static Trespass found;
 static bool any = false;
 UNCHECKED static void check(const void* place, unsigned long long size, bool writes) {
     const unsigned long long at = (unsigned long long)place;
+    if (ON_STACK(at)) return;
     for (int k = 0; k < count; ++k) {
         const Bytes around = buffers[k].readable, held = writes ? buffers[k].writable : around;
         if (at >= held.first && at + size <= held.end && IS_ALIGNED(at, size)) return;
@@ -107,6 +110,23 @@ def held_to_buffers(library: ctypes.CDLL, kernel: Kernel, memory: Mapping[str, n
         name, array = kernel.buffers[number].value_name, arrays[number]
         buffer = f"{name}, which has {array.nbytes} from {array.ctypes.data:#x}"
         raise AssertionError(f"{kernel.name}: {access} of {buffer}")
+
+
+@contextmanager
+def held_to_alignment(library: ctypes.CDLL, name: str) -> Iterator[None]:
+    """Around a launch of the kernel `name` over memory of which nothing is known but its address:
+    AssertionError where an access lies off its alignment."""
+    everywhere = (ctypes.c_uint64 * 4)(0, _HALF, 0, _HALF)
+    library.hold(everywhere, 1, None)
+    found = (ctypes.c_int64 * 5)()
+    try:
+        yield
+    finally:
+        left = library.hold(None, 0, found)
+    if left:
+        _, place, size, writes, thread = found
+        access = f"thread {thread} {'writes' if writes else 'reads'} {size} bytes at {place:#x}"
+        raise AssertionError(f"{name}: {access}, off their alignment")
 
 
 def _bytes(array: np.ndarray, multiple: int = 1) -> tuple[int, int]:

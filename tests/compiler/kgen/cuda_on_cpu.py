@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from buffer_bounds import CHECKS, OPTIONS, held_to_buffers
+from buffer_bounds import CHECKS, OPTIONS, held_to_alignment, held_to_buffers
 from kernel_runs import CppRun, Unit, number, parameters
 
 from dlcb.compiler.kgen import Kernel
@@ -80,6 +80,7 @@ static void resume(int fiber) {
 static fibers::Place threadIdx, blockIdx, blockDim, gridDim;
 #define GPU_THREAD (blockIdx.x * (long long)blockDim.x + threadIdx.x)
 #define STOP fibers::abandon()
+#define ON_STACK(at) ((at) - (unsigned long long)fibers::stacks[fibers::current] < fibers::STACK)
 
 namespace fibers {
 // Threads that a barrier holds go on once all of their block, or warp, have come to it or ended.
@@ -230,7 +231,7 @@ class EmulatedDevice(CpuDevice):
         self._kernels = kernels
 
     def load(self, keys: Sequence[str], store: Store) -> Callable[[str], Any]:
-        return lambda name: ctypes.cast(getattr(self._kernels, f"enter_{name}"), ctypes.c_void_p)
+        return lambda name: name
 
     def launchers(
         self, launches: Sequence[Prepared], arguments: Cells
@@ -239,5 +240,10 @@ class EmulatedDevice(CpuDevice):
         runs: list[Callable[[], None]] = []
         for function, launch, first, _, _ in launches:
             block = ctypes.c_void_p(addresses.address_of(first))
-            runs.append(partial(self._kernels.run_kernel, function, block, launch.grid[0], launch.block[0]))
+            runs.append(partial(self._run, function, block, launch.grid[0], launch.block[0]))
         return runs, addresses
+
+    def _run(self, name: str, *launch: Any) -> None:
+        entry = ctypes.cast(getattr(self._kernels, f"enter_{name}"), ctypes.c_void_p)
+        with held_to_alignment(self._kernels, name):
+            self._kernels.run_kernel(entry, *launch)

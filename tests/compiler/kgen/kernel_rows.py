@@ -270,6 +270,10 @@ def remainders_of_the_least(p: Program) -> list[Value]:
     ]
 
 
+def _with_its_arctangent(p: Program, x: Value) -> list[Value]:
+    return [x, p.atan(x)]
+
+
 ROWS: dict[str, Row] = {
     "gelu_add_norm": Row(gelu_add_norm, sizes("b s", "2 3", "1 1", "3 40", "0 5"), tolerance=4e-6),
     "two_outputs": Row(two_outputs, sizes("b s", "2 3", "1 1", "5 7")),
@@ -568,6 +572,18 @@ ROWS: dict[str, Row] = {
         ],
         sizes("n m", "17 133", "5 515", "1 7"),
         {"bytes": below(256), "least": below(256), **{name: below(40) for name in "abcdefgh"}},
+    ),
+    "rows_looked_up_for_several": Row(
+        lambda p: _with_its_arctangent(
+            p, p.tanh(p.embedding(p.tensor("x", "40 m", FLOAT16), p.tensor("a", "n", INT64)))
+        ),
+        sizes("n m", "17 264", "5 515", "1 1032"),
+        {"a": below(40)},
+        tolerance=1e-3,
+    ),
+    "part_of_rows_rolled": Row(  # off alignment by a constant, which a size at run time hides
+        lambda p: p.roll(p.pad(p.tensor("x", "n n"), low=(0, -1), high=(0, -1), value=0.0), axis=0, shift=-1),
+        sizes("n", "6", "14", "3"),
     ),
     "gathered": Row(
         lambda p: p.gather(p.tensor("x", "n 9"), p.tensor("index", "n k", INT64), axis=1),

@@ -1,8 +1,12 @@
 """The instrument: kernels that leave their buffers are found, whatever they compute."""
 
+import ctypes
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
-from cuda_on_cpu import EmulatedRun
+from buffer_bounds import held_to_alignment
+from cuda_on_cpu import EmulatedRun, library
 from kernel_rows import Program
 from kernel_runs import Case, CppRun, Unit
 
@@ -38,6 +42,21 @@ def test_what_leaves_a_buffer_is_found(run: type[CppRun], change: tuple[str, str
 def test_an_access_off_its_alignment_is_found() -> None:
     with pytest.raises(AssertionError, match="reads 16 bytes at byte 4 of x"):
         doubled(EmulatedRun, ("(in0 + ", "(in0 + 1 + "), choice=0)
+
+
+def test_so_it_is_where_nothing_is_known_of_the_buffers() -> None:
+    kernel = 'extern "C" __global__ void doubled(double* x) { x[0] *= 2; }'
+    entry = 'extern "C" void enter_doubled(void* const* arguments) { doubled(*(double**)arguments[0]); }'
+    made, numbers = library(kernel + entry, []), (ctypes.c_double * 2)(3.0, 0.0)
+    address = ctypes.addressof(numbers)
+    for first in address, address + 4:
+        function = ctypes.cast(made.enter_doubled, ctypes.c_void_p)
+        cell = ctypes.c_void_p(first)
+        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(cell))
+        expected = pytest.raises(AssertionError, match="reads 8 bytes") if first > address else nullcontext()
+        with expected, held_to_alignment(made, "doubled"):
+            made.run_kernel(function, arguments, 1, 1)
+    assert numbers[0] == 6.0
 
 
 @pytest.mark.parametrize("run", [CppRun, EmulatedRun])

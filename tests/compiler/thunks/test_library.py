@@ -97,6 +97,12 @@ def test_attention_of_nothing_is_nothing(shape) -> None:
     assert library.bind("attention", {}, [q, q, q, mask], None)().shape == shape
 
 
+def test_attention_to_nothing_is_zero() -> None:
+    q, k, v = torch.randn(2, 3, 4, 8), torch.randn(2, 3, 0, 8), torch.randn(2, 3, 0, 5)
+    made = library.bind("attention", {"causal": True}, [q, k, v, torch.zeros(4, 0)], None)()
+    assert torch.equal(made, torch.zeros(2, 3, 4, 5))
+
+
 def test_cumulative_sum() -> None:
     x = torch.randint(0, 9, (3, 4), dtype=torch.int32)
     made = library.bind("cumsum", {"axis": 1}, [x], None)()
