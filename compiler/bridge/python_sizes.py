@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from dlcb.compiler.bridge.kinds import Tell
+from dlcb.compiler.bridge.messages import is_message
 
 Value = Callable[[Any], Any]  # a symbolic number -> what it is at the sample's sizes
 Divides = Callable[[FrameType, Any], None]  # who divides by which symbolic number
@@ -77,7 +78,8 @@ def _as_text(
     original: Callable[..., str], answer: Callable[..., str], value: Value, tell: Tell
 ) -> Callable[..., str]:
     def asked(self: Any, *specification: str) -> str:
-        if tell(sys._getframe(1), "a size becomes text"):
+        asker = sys._getframe(1)
+        if is_message(asker) or tell(asker, "a size becomes text"):
             return answer(value(self), *specification)
         return original(self, *specification)
 
