@@ -116,16 +116,20 @@ def collect(
     inputs: Mapping[str, torch.Tensor],
     dims: Mapping[str, Sequence[Expr | int]],
     seconds: float,
+    converting: set[str] | None = None,
 ) -> Branches:
     """The branches that `module` takes at these inputs, as conditions over the size variables in `dims` (one
-    entry an axis), found in at most `seconds` of processor time: a busy machine must not change the answer.
+    entry an axis), found in at most `seconds` of processor time for a forward: a busy machine must not change
+    the answer. `converting` are modules that are known to make plain numbers of sizes; those found are added.
 
     Never raises: what could not be followed is said in `missing`."""
-    deadline = time.thread_time() + seconds
-    forward = _forward(module, inputs, dims, deadline)
-    if forward.recorder.converting:  # it makes plain numbers of sizes; that costs too much to look for in all
-        again = _forward(module, inputs, dims, deadline, forward.recorder.converting)
-        forward = forward if again.missing else again
+    known = set() if converting is None else converting
+    forward = _forward(module, inputs, dims, time.thread_time() + seconds, known)
+    if fresh := forward.recorder.converting - known:  # it would cost too much to look into every module
+        again = _forward(module, inputs, dims, time.thread_time() + seconds, known | fresh)
+        if not again.missing:
+            forward = again
+            known |= fresh
     recorder, symbols, missing = forward.recorder, forward.symbols, forward.missing
     if missing == TOO_LONG:
         missing = f"{TOO_LONG} than {seconds:g} s of processor time"

@@ -63,6 +63,7 @@ class Scope:
         self.joined: list[dict[str, int]] = []  # sizes at which dims that otherwise move together broadcast
         self.refused: list[Branch] = []  # those of `kept` beyond which the program itself fails
         self.followed: dict[tuple[tuple[str, int], ...], Branches] = {}  # at sizes, of all graphs
+        self.converting: set[str] = set()  # the user's modules that make plain numbers of sizes
         self.seen = Seen()  # the numbers in the program's calls, as far as they follow sizes
 
     def beside(self, number: int, assumed: Sequence[Branch]) -> Scope:
@@ -70,7 +71,7 @@ class Scope:
         scope = Scope(self.source, self.module, self.options, number, assumed)
         scope.prober.programs, scope.prober.rung = self.prober.programs, self.prober.rung
         scope.prober.tied, scope.ties, scope.joined = dict(self.prober.tied), self.ties, self.joined
-        scope.followed = self.followed
+        scope.followed, scope.converting = self.followed, self.converting
         return scope
 
     def dim(self, name: str) -> FreeDim:
@@ -151,5 +152,6 @@ class Scope:
         key = tuple(sorted(sizes.items()))
         if key not in self.followed:
             inputs = self.prober.tensors(sizes)
-            self.followed[key] = collect(self.module, inputs, self.dims, self.options.guard_seconds)
+            seconds = self.options.guard_seconds
+            self.followed[key] = collect(self.module, inputs, self.dims, seconds, self.converting)
         return self.followed[key]
