@@ -17,11 +17,14 @@ from dlcb.compiler.expr.node import (
     as_expr,
     ceildiv,
     equal,
+    index,
     product,
     substitute,
+    substitute_all,
 )
 from dlcb.compiler.kgen.affine import Sum, linear, over_sizes
-from dlcb.compiler.kgen.schedule import Nest, is_short, worth_keeping
+from dlcb.compiler.kgen.coords import Element
+from dlcb.compiler.kgen.schedule import Nest, Parts, is_short, worth_keeping
 from dlcb.compiler.kgen.verify import products
 from dlcb.compiler.shapes.system import System
 
@@ -306,17 +309,48 @@ def _looked_up(nest: Nest, system: System) -> Iterator[Choice]:
     for width in dict.fromkeys((widest(rows), 1)):
         wide = wide_guards(rows, width, system)
         long = system.simplify(row_length(rows) >= WARP * width)
-        for variant, limits in _teams(rows, width, system) if long is not FALSE else ():
-            repeat = _UNDER_WAY if width > 1 else 2 * _UNDER_WAY
-            # tables are read many times
-            copying = replace(variant, repeat=repeat, streams=True, blocks=_COPYING_BLOCKS)
-            if wide is not None:
-                yield rows, copying, (*_true(long), *limits, *wide, *narrow)
+        teams = [*_teams(rows, width, system)] if long is not FALSE else []
+        if wide is not None and width > 1 and teams:
+            longer = system.simplify(row_length(rows) > WARP * width * _UNDER_WAY)
+            if longer is not FALSE:
+                pieces = _in_pieces(rows, WARP * width, system)
+                limits = (*_true(longer), *wide, *narrow_guards(pieces, system))
+                yield pieces, Variant(width, team=WARP, streams=True), limits
+            if longer is not TRUE:
+                yield rows, _copying(Variant(width, team=WARP)), (*_true(long), *wide, *narrow)
+        for variant, limits in teams:
+            if wide is not None and width == 1:
+                yield rows, _copying(variant), (*_true(long), *limits, *narrow)
             if wide != () and width > 1 and tables <= _UNDER_WAY and may_be_shifted(rows, width):
-                shifted = replace(copying, peeled=True, shifted=True, repeat=_UNDER_WAY // tables)
+                shifted = replace(_copying(variant), peeled=True, shifted=True, repeat=_UNDER_WAY // tables)
                 yield rows, shifted, (*_true(long), *limits, *narrow)
         if wide == ():  # every size divides
             return
+
+
+def _copying(variant: Variant) -> Variant:
+    """With several accesses under way; what they store leaves the cache to tables, which are read many
+    times."""
+    repeat = _UNDER_WAY if variant.width > 1 else 2 * _UNDER_WAY
+    return replace(variant, repeat=repeat, streams=True, blocks=_COPYING_BLOCKS)
+
+
+def _in_pieces(rows: Nest, length: int, system: System) -> Nest:
+    """The first `length` elements of all rows, then the next ones of all: a table that no cache holds is then
+    met in parts that it does."""
+    (loop,) = rows.inner
+    total = loop.args[0]
+    chunk = index(f"{loop.value}_chunk", system.simplify(ceildiv(total, length)))
+    place = index(f"{loop.value}_place", as_expr(length))
+    scalars = [part for e in rows.elements for part in e.parts]
+    made = substitute_all(scalars, {loop: chunk * length + place})
+    elements = tuple(
+        Element(e.value, scalar, offset, (chunk, *(place if i is loop else i for i in e.indices)), guard)
+        for e, scalar, offset, guard in zip(rows.elements, made[::3], made[1::3], made[2::3], strict=True)
+    )
+    whole = total.is_const and total.value % length == 0
+    parts = None if whole else Parts(total, as_expr(length), chunk, place)
+    return replace(rows, rows=(chunk, *rows.rows), inner=(place,), elements=elements, parts=parts)
 
 
 def _read_along(rows: Nest) -> int:

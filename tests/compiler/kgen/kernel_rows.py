@@ -585,6 +585,24 @@ ROWS: dict[str, Row] = {
         lambda p: p.roll(p.pad(p.tensor("x", "n n"), low=(0, -1), high=(0, -1), value=0.0), axis=0, shift=-1),
         sizes("n", "6", "14", "3"),
     ),
+    "rows_looked_up_in_pieces": Row(
+        lambda p: [
+            p.embedding(p.tensor("whole", "40 640"), p.tensor("a", "n", INT64)),
+            p.embedding(p.tensor("rest", "40 1300", BFLOAT16), p.tensor("b", "n", INT64)),
+            # of two types, with a row that all others are added to and a condition along it
+            p.where(
+                p.tensor("where", "780", BOOL),
+                p.add(
+                    p.embedding(p.tensor("narrow", "40 780", FLOAT16), p.tensor("c", "n", INT64)),
+                    p.tensor("row", "780"),
+                ),
+                p.embedding(p.tensor("wide", "40 780"), p.tensor("d", "n", INT64)),
+            ),
+            p.tril(p.embedding(p.tensor("free", "40 m"), p.tensor("e", "n", INT64)), diagonal=500),
+        ],
+        sizes("n m", "17 520", "5 1024", "1 516", "2 8"),
+        {name: below(40) for name in "abcde"},
+    ),
     "gathered": Row(
         lambda p: p.gather(p.tensor("x", "n 9"), p.tensor("index", "n k", INT64), axis=1),
         sizes("n k", "3 5", "1 1"),
