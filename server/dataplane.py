@@ -14,7 +14,7 @@ from dlcb.server.batcher import Batcher, Pending
 from dlcb.server.errors import ServerError
 from dlcb.server.model import Admission, ServedModel
 from dlcb.server.registry import Registry
-from dlcb.server.types import Buffer, InferRequest, Parts, RawRequest, Tensor
+from dlcb.server.types import Buffer, InferRequest, Parts, RawRequest, State, Tensor
 from dlcb.server.waiting import Deliver
 
 LARGE_JSON = 256 << 10  # bytes of JSON from which on a worker decodes it, and the event loop does not
@@ -46,6 +46,8 @@ class Dataplane:
     def submit(self, model: ServedModel, body: Buffer, json_length: int | None, deliver: Deliver) -> Pending:
         """Decode, check and queue a request; `deliver` gets its Answer or the error.
         `json_length` 0 says that the body is one raw tensor."""
+        if model.state is not State.READY:  # it went, or came anew, while the body was on its way
+            model = self.registry.get(model.name, model.version)
         if json_length == 0:
             request = codec.decode_raw(body, model.signature.inputs)
         elif (len(body) if json_length is None else json_length) > LARGE_JSON:

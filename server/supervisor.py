@@ -263,15 +263,14 @@ class Supervisor:
             return 0.0
         if worker not in self._workers:  # died meanwhile
             raise WorkerError(f"{worker.name} has ended")
-        future: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-        self._loading[worker, handle] = future
-        # beside jobs, be they another worker's: a spare takes the same cores
-        gently = self._settled and bool(self._batcher.lanes)
-        self._tell(worker, {**message, "gently": gently})
-        try:
-            seconds = await future
-        finally:
-            self._loading.pop((worker, handle), None)
+        future = self._loading.get((worker, handle))
+        if future is None:
+            future = self._loading[worker, handle] = asyncio.get_running_loop().create_future()
+            # beside jobs, be they another worker's: a spare takes the same cores
+            gently = self._settled and bool(self._batcher.lanes)
+            self._tell(worker, {**message, "gently": gently})
+        # else a worker that comes up is told of a model that is being loaded just now
+        seconds = await asyncio.shield(future)
         worker.models.add(handle)
         return seconds
 
@@ -324,8 +323,8 @@ class Supervisor:
             else:
                 future.set_exception(WorkerError(event["error"]))
         elif kind in ("loaded", "failed"):
-            loading = self._loading.get((worker, event["handle"]))
-            if loading is None or loading.done():
+            loading = self._loading.pop((worker, event["handle"]), None)
+            if loading is None:
                 return
             if kind == "loaded":
                 self._settle_load(worker, event)
@@ -442,6 +441,7 @@ class Supervisor:
         for (owner, _number), future in asked:
             if owner is worker and not future.done():
                 future.set_exception(error)
+        self._loading = {place: future for place, future in self._loading.items() if place[0] is not worker}
         for counting in self._counting.pop(worker, ()):
             if not counting.done():
                 counting.set_result(None)

@@ -346,6 +346,22 @@ def test_bytes_that_are_no_http_get_an_error_in_words(connection: Connection) ->
     assert connection.ended()
 
 
+def test_a_model_may_come_anew_or_go_while_a_body_is_on_its_way(
+    server: LiveServer, client: httpx.Client
+) -> None:
+    path, admin = "/v2/repository/models/spare", {"X-API-Key": "admin-key"}
+    assert client.post(f"{path}/load", headers=admin).status_code == 200
+    whole = request(body(5), model="spare")
+    head = whole.index(b"\r\n\r\n") + 4
+    for change, status in (("load", 200), ("unload", 503)):
+        with closing(Connection(server)) as connection:
+            connection.send(whole[:head])
+            time.sleep(0.05)  # so that the head is read by itself
+            assert client.post(f"{path}/{change}", headers=admin).status_code == 200
+            connection.send(whole[head:])
+            assert connection.response()[0] == status
+
+
 def test_headers_without_end_are_refused(connection: Connection) -> None:
     connection.send(b"GET /v2 HTTP/1.1\r\nHost: x\r\nX: ")
     time.sleep(0.05)  # so that the rest is read by itself

@@ -231,6 +231,16 @@ def test_an_unloaded_model_leaves_the_server_ready(launch: Start) -> None:
         assert client.get("/v2/models/identity/ready").status_code == 200
 
 
+def test_a_reload_while_a_spare_comes_up_ends(launch: Start) -> None:
+    """The spare is told of the new model by both, and loads it once."""
+    server = launch(config(spares=1).replace("port: 0", "port: 0, keys: {admin: [admin-key]}"))
+    with server.client() as client:
+        for _ in range(2):
+            assert client.post("/v2/repository/models/identity/load", headers=ADMIN).status_code == 200
+        assert client.post("/v1/models/identity/infer", content=body(5)).status_code == 200
+        assert client.post("/v2/repository/models/identity/unload", headers=ADMIN).status_code == 200
+
+
 def test_a_model_that_pytorch_runs_says_why_at_every_start(launch: Start) -> None:
     for cache in ("miss", "hit"):
         server = launch(config(arguments="{quarantined: it cannot be traced}"))
