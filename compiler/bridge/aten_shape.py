@@ -13,7 +13,7 @@ from dlcb.compiler.bridge.groups import resolve
 from dlcb.compiler.dtype import BOOL, INT64, DType
 from dlcb.compiler.errors import UnsupportedOperator
 from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import ONE, ZERO, as_expr, equal, not_equal, product
+from dlcb.compiler.expr.node import ONE, ZERO, as_expr, equal, maximum, not_equal, product
 from dlcb.compiler.ir import ops
 from dlcb.compiler.ir.graph import Value
 
@@ -167,6 +167,8 @@ def bound_of(e: Emit, position: Size | None, extent: Expr, otherwise: Expr) -> E
     if isinstance(position, int) and position < 0:
         if extent.is_const:
             return as_expr(max(extent.value + position, 0))
+        if min(e.observed(extent) or (-position,)) < -position:
+            return maximum(extent + position, ZERO)
         e.require(extent >= -position, f"position {position} on an axis of {extent!r}")
         return extent + position
     place = as_expr(position)

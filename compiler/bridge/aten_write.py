@@ -10,7 +10,7 @@ from dlcb.compiler.bridge.emit import Emit, Row, Size
 from dlcb.compiler.dtype import BOOL
 from dlcb.compiler.errors import UnsupportedOperator
 from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import ONE, ZERO, as_expr, product
+from dlcb.compiler.expr.node import ONE, ZERO, as_expr, maximum, minimum, product
 from dlcb.compiler.ir import ops
 from dlcb.compiler.ir.graph import Value
 
@@ -36,7 +36,10 @@ def _slice_scatter(
         raise UnsupportedOperator(f"a write with step {step}", node=e.operator)
     axis = e.axis(axis, x.rank)
     extent = x.shape[axis]
-    return _between(e, x, e.cast(source, x.dtype), axis, bound_of(e, start, extent, ZERO))
+    first, last = bound_of(e, start, extent, ZERO), bound_of(e, stop, extent, extent)
+    length = maximum(minimum(last, extent) - first, ZERO)
+    e.equal(source.shape[axis], length, f"what is written from {first!r} to {last!r}")
+    return _between(e, x, e.cast(source, x.dtype), axis, first)
 
 
 def _between(e: Emit, x: Value, part: Value, axis: int, first: Expr) -> Value:

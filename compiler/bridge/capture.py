@@ -27,6 +27,8 @@ from dlcb.compiler.errors import CaptureError, CompilerError
 from dlcb.compiler.source import ModelSource
 
 _TORCH = f"{Path(torch.__file__).parent}/"
+# torch.export knows which memory is shared at the sizes of a trace: of a single row, a transposed one too
+_WRITES = "what is written in place may be seen in other results, at some sizes and not at others"
 _LOUD = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 
 
@@ -70,23 +72,31 @@ def trace(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
             return functional(recorded) if changes else recorded
         except (Unrecordable, AttributeError, NotImplementedError):
             pass  # PyTorch's own hooks, which the recorder uses, differ between its versions
-    return Trace.of(export(module, inputs))
+    program = _exported(module, inputs)
+    return Trace.of(_functional(program), _WRITES if _writes(program) else "")
 
 
 def export(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
     """The same as torch.export's program, in functional form."""
+    return _functional(_exported(module, inputs))
+
+
+def _exported(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:
     arguments, keywords = bound(module, inputs)
     quiet = contextlib.redirect_stderr(io.StringIO())  # where torch.export prints the graph of a failure
     tracing = user_code(f"forward at {_sizes(inputs)}")
     with tracing, unchanged(module), torch.no_grad(), ExplicitSlices(), quiet:
-        program = torch.export.export(module, arguments, keywords, strict=False)
-    return _functional(program)
+        return torch.export.export(module, arguments, keywords, strict=False)
+
+
+def _writes(program: ExportedProgram) -> bool:
+    return any(_changes_in_place(node) for node in program.graph.nodes)
 
 
 def _functional(program: ExportedProgram) -> ExportedProgram:
     """`program` itself; where it changes tensors in place, the functional form of it, nothing else
     decomposed."""
-    if any(_changes_in_place(node) for node in program.graph.nodes):
+    if _writes(program):
         with user_code("the functional form"):
             program = program.run_decompositions({})
     signature = program.graph_signature
@@ -118,7 +128,7 @@ def _is_fresh(written: Any) -> bool:
     if not isinstance(written, torch.fx.Node) or written.op != "call_function" or len(written.users) != 1:
         return False
     schema = getattr(written.target, "_schema", None)
-    if schema is None:
+    if schema is None or written.meta.get("shares"):
         return False
     if schema.is_mutable:
         return bool(written.args) and _is_fresh(written.args[0])

@@ -49,6 +49,8 @@ class FakeCalls(SchemaCheckMode):
         like_the_first |= func in _JOINED_IN_PLACE and not kwargs and are_alike(*args)
         if like_the_first and _is_dense_float(args[0]):
             return args[0]
+        if func in GIVE_BACK and args[2:] == (False,):
+            return args[0]
         key = _key(func, args, kwargs, self._symbolic)
         if key is not None and (known := self._known.get(key)) is not None:
             if isinstance(known, torch.Tensor):
@@ -67,7 +69,7 @@ class FakeCalls(SchemaCheckMode):
         if result is None:
             with self._below():
                 result = func(*args, **kwargs)
-        if key is not None:
+        if key is not None and not share_memory(result, args):
             self._known[key] = result if self._symbolic else _type_of(result)
         return result
 
@@ -81,6 +83,16 @@ class FakeCalls(SchemaCheckMode):
         return new_tensor(
             self._mode, lambda: torch.empty_strided(shape, stride, dtype=dtype, device="meta"), device
         )
+
+
+def share_memory(result: torch.Tensor, operands: tuple) -> bool:
+    """Whether a result lies in the memory of an operand, whatever the operator's schema says."""
+    own = result.untyped_storage()._cdata
+    return any(
+        isinstance(each, torch.Tensor) and each.untyped_storage()._cdata == own
+        for operand in operands
+        for each in (operand if isinstance(operand, (list, tuple)) else (operand,))
+    )
 
 
 Type = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
@@ -111,6 +123,11 @@ _ACTIVATIONS = (
 )
 _LIKE_THE_FIRST = frozenset(
     getattr(torch.ops.aten, name).default for name in (*_ACTIVATIONS, "relu6", "dropout", "batch_norm")
+)
+# but in training, they give their operand back
+GIVE_BACK = frozenset(
+    getattr(torch.ops.aten, name).default
+    for name in ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 )
 _IN_PLACE = frozenset(getattr(torch.ops.aten, f"{name}_").default for name in _ACTIVATIONS)  # the same result
 _JOINED_IN_PLACE = frozenset((torch.ops.aten.add_.Tensor, torch.ops.aten.mul_.Tensor))

@@ -4,7 +4,7 @@ might be seen through something that is not followed here raises Unrecordable.""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -12,18 +12,25 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx.node import Target, map_arg
 
-from dlcb.compiler.bridge.fake_calls import Unrecordable
+from dlcb.compiler.bridge.fake_calls import GIVE_BACK, Unrecordable
 from dlcb.compiler.bridge.record import Trace
 
 _aten = torch.ops.aten
-# a view, and what puts a changed one back into its whole: the same arguments after the changed view; None
-# where it is the whole
-_PUT_BACK: dict[Target, Callable | None] = {
-    _aten.slice.Tensor: _aten.slice_scatter.default,
-    _aten.select.int: _aten.select_scatter.default,
+_Call = tuple[Any, tuple]  # an operator and its arguments
+# a view, and what puts a changed one back into its whole, by its arguments after that; None where it is the
+# whole
+_PUT_BACK: dict[Target, Callable[[Node, Node, tuple], _Call] | None] = {
+    _aten.slice.Tensor: lambda whole, part, rest: (_aten.slice_scatter.default, (whole, part, *rest)),
+    _aten.select.int: lambda whole, part, rest: (_aten.select_scatter.default, (whole, part, *rest)),
+    _aten.transpose.int: lambda whole, part, rest: (_aten.transpose.int, (part, *rest)),
+    _aten.t.default: lambda whole, part, rest: (_aten.t.default, (part,)),
+    _aten.permute.default: lambda whole, part, rest: (_aten.permute.default, (part, _inverse(*rest))),
+    _aten.unsqueeze.default: lambda whole, part, rest: (_aten.squeeze.dim, (part, *rest)),
+    _aten.view.default: lambda whole, part, rest: (_aten.view_as.default, (part, whole)),
     _aten.alias.default: None,
     _aten.detach.default: None,
 }
+_SCATTERS = (_aten.slice_scatter.default, _aten.select_scatter.default)
 # calls that write to their first argument alone, whatever the types of the others
 _KEEP_TYPE = frozenset(("copy_", "fill_", "zero_", "masked_fill_"))
 # those that do so where the others' types are equal to its own
@@ -97,7 +104,7 @@ class _Writes:
 
     def _enter(self, node: Node, read: list[Node]) -> None:
         """What a call's result shares with its operands."""
-        if node.target in _PUT_BACK and read[0] in self.views:
+        if (node.target in _PUT_BACK or _gives_back(node)) and read[0] in self.views:
             memory = self.views[read[0]].memory
             self.views[node] = _View(node, read[0], memory, node, self.writes[memory])
         elif _makes_memory(node):
@@ -128,6 +135,9 @@ class _Writes:
         written = node.args[0]
         if not isinstance(written, Node) or not (written in self.views or self._is_alone(written, node)):
             raise Unrecordable(f"{node.target} writes to memory that more than its operand may show")
+        if node.target is _aten.copy_.default and self._are_one(written, node.args[1]):
+            self.views[node] = self.views[written]  # `x[1:] += y` writes what is there already, once more
+            return
         made = _counterpart(node)
         memory = self.views[written].memory
         self._refuse_if_seen(node, memory)
@@ -141,9 +151,11 @@ class _Writes:
             renewed = [(view, changed)]
             while view.whole is not None:
                 whole = self._now(view.whole)
-                if (put_back := _PUT_BACK[view.node.target]) is not None:
-                    changed = self._call(put_back, (whole, changed, *view.node.args[1:]), node, view.whole)
-                    changed.meta["cut"] = view.node
+                if (put_back := _PUT_BACK.get(view.node.target)) is not None:
+                    target, arguments = put_back(whole, changed, view.node.args[1:])
+                    changed = self._call(target, arguments, node, view.whole)
+                    if target in _SCATTERS:  # whose numbers are the view's
+                        changed.meta["cut"] = view.node
                 view = self.views[view.whole]
                 renewed.append((view, changed))
         self.writes[memory] += 1
@@ -174,6 +186,25 @@ class _Writes:
                 del self.shared[view]
         return written in self.views
 
+    def _are_one(self, one: Any, other: Any) -> bool:
+        """Whether two nodes show one part of one memory."""
+        views = [self._shown(each) for each in (one, other)]
+        if None in views or one is other:
+            return one is other
+        first, second = (view for view in views if view)
+        if first.node is second.node:
+            return True
+        alike = [(each.node.target, each.node.args[1:], each.node.kwargs) for each in (first, second)]
+        inner = first.whole is not None and second.whole is not None
+        return inner and alike[0] == alike[1] and self._are_one(first.whole, second.whole)
+
+    def _shown(self, node: Any) -> _View | None:
+        """The cut that a node shows, all of it."""
+        view = self.views.get(node) if isinstance(node, Node) else None
+        while view is not None and view.whole is not None and _PUT_BACK.get(view.node.target) is None:
+            view = self.views[view.whole]
+        return view
+
     def _refuse_if_seen(self, node: Node, memory: Node) -> None:
         """A write is followed where nothing that may show the same memory in another way is read later."""
         for other, memories in self.shared.items():
@@ -190,6 +221,16 @@ class _Writes:
 def _cut(view: Node) -> Node:
     """What a view is cut from."""
     return cast(Node, view.args[0])
+
+
+def _inverse(order: Sequence[int]) -> list[int]:
+    """The order of axes that undoes `order`."""
+    axes = [axis % len(order) for axis in order]
+    return [axes.index(axis) for axis in range(len(axes))]
+
+
+def _gives_back(node: Node) -> bool:
+    return node.target in GIVE_BACK and node.args[2:] == (False,)
 
 
 def _is_mutable(node: Node) -> bool:

@@ -29,7 +29,7 @@ from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from dlcb.compiler.bridge.fake_calls import FakeCalls, Unrecordable
+from dlcb.compiler.bridge.fake_calls import FakeCalls, Unrecordable, share_memory
 from dlcb.compiler.bridge.kinds import as_real
 from dlcb.compiler.bridge.weights import Parameters
 
@@ -52,15 +52,17 @@ class TensorType:
 @dataclass(frozen=True)
 class Trace:
     """A static program: calls in order, inputs by placeholder name, the tensors that it brings along, and how
-    its outputs are packed."""
+    its outputs are packed. `unsure` says why it may be another program at other sizes than any trace
+    shows."""
 
     nodes: tuple[Node, ...]
     user_inputs: tuple[str, ...]
     parameters: Parameters
     output_spec: pytree.TreeSpec
+    unsure: str = ""
 
     @staticmethod
-    def of(program: ExportedProgram) -> Trace:
+    def of(program: ExportedProgram, unsure: str = "") -> Trace:
         """The same program as torch.export has it."""
         signature = program.graph_signature
         return Trace(
@@ -68,6 +70,7 @@ class Trace:
             tuple(str(name) for name in signature.user_inputs),
             Parameters.of(program),
             program.call_spec.out_spec,
+            unsure,
         )
 
     @property
@@ -135,6 +138,7 @@ class _Recorder(FakeCalls):
         node = self.graph.call_function(func, node_arguments, node_keywords)
         node.meta["place"] = user_place(sys._getframe(1))
         if isinstance(result, torch.Tensor):
+            node.meta["shares"] = written is None and share_memory(result, args)
             self._enter(result, node)
         elif isinstance(result, (tuple, list)) and all(isinstance(part, torch.Tensor) for part in result):
             self._enter_parts(result, node)

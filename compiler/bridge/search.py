@@ -5,6 +5,7 @@ traced size or limited to the range that was."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from dlcb.compiler.bridge.beyond import beyond
 from dlcb.compiler.bridge.branches import Branch
@@ -56,6 +57,7 @@ class Search:
             first = self.start
         self.outputs = tuple(result_names(scope.prober.trace(first), scope.source.outputs))
         branches = scope.follow(first)
+        branches = replace(branches, missing=branches.missing or scope.prober.trace(first).unsure)
         scope.seen = branches.seen
         scope.take([*scope.assumed, *branches.found], first)
         others = scope.others(first)

@@ -89,12 +89,14 @@ class Way:
         """While it is entered, calls are watched, those of functions in C too. Python 3.12 tells of no
         instructions to who is told of calls by `setprofile`, and was not before."""
         if _MONITORING is None:
-            before = sys.getprofile()
-            sys.setprofile(self._profiled)
+            free = sys.getprofile() is None  # a profiler that is at work could not be set again
+            if free:
+                sys.setprofile(self._profiled)
             try:
                 yield
             finally:
-                sys.setprofile(before)
+                if free:
+                    sys.setprofile(None)
             return
         calls = _MONITORING.events.CALL
         _MONITORING.use_tool_id(_TOOL, "ways")

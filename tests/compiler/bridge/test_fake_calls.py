@@ -116,7 +116,7 @@ def test_types_of_calls_with_symbolic_sizes(name: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(fake_calls, "result_like", lambda *_: None)
     monkeypatch.setattr(fake_calls, "are_alike", lambda *_: False)
     assert followed() == quick
-    assert len(found) in (0, 2)
+    assert len(found) in (0, 2, 4)  # none where it is refused, and two each where a real one is run beside
     assert len(set(found)) <= 1
 
 

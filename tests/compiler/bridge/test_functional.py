@@ -16,6 +16,7 @@ from dlcb.compiler.bridge.fake_calls import Unrecordable
 from dlcb.compiler.bridge.functional import functional
 from dlcb.compiler.bridge.indexing import ExplicitSlices
 from dlcb.compiler.bridge.record import Trace, record
+from dlcb.compiler.bridge.symbolic import holds
 from dlcb.compiler.kgen import generate
 from dlcb.compiler.options import Target
 from dlcb.compiler.passes.pipeline import run_passes, schedule
@@ -93,11 +94,37 @@ def on_results_of_products(x: Tensor) -> Tensor:
     return torch.stack([y, z])
 
 
+def dropped_out(x: Tensor) -> tuple[Tensor, ...]:
+    y = x + 1
+    same = torch.dropout(y, 0.5, False)
+    same[0] = 0.0
+    torch.feature_dropout(y[1:], 0.5, False).mul_(2)
+    return y, same
+
+
+def turned(x: Tensor) -> tuple[Tensor, ...]:
+    y = x + 1
+    y.t()[1] = 5.0
+    y.transpose(0, 1)[2:].mul_(3)
+    y.view(2, 5, 3).permute(2, 0, 1)[0, :, 1:].add_(4)
+    y.view(-1)[::1][3:7] = 0.0
+    y.unsqueeze(1)[2, 0] = -1.0
+    return y, y.t()
+
+
+def increased(x: Tensor) -> Tensor:
+    y = x + 1
+    y[1:][:, 2:] += 3
+    y[:, 1] *= 2
+    return y
+
+
 @pytest.mark.parametrize(
     "function",
     [
         *(marked, views_before_and_after, of_another_type, on_fresh_results_too, two_memories),
         *(on_what_may_be_a_copy, on_results_of_products, lambda x: (x + 1).transpose(0, 1).fill_(1)),
+        *(dropped_out, turned, increased),
     ],
 )
 def test_gives_what_eager_gives(function: Callable[[Tensor], Any]) -> None:
@@ -113,13 +140,6 @@ def reshaped(x: Tensor) -> Tensor:
     flat = y.reshape(-1)
     y[0] = 0.0
     return flat
-
-
-def dropped_out(x: Tensor) -> Tensor:
-    y = x + 1
-    same = torch.dropout(y, 0.5, False)
-    y[0] = 0.0
-    return same
 
 
 def split(x: Tensor) -> Tensor:
@@ -140,7 +160,6 @@ def viewed_before(x: Tensor) -> Tensor:
     "function",
     [
         reshaped,
-        dropped_out,
         split,
         viewed_before,
         lambda x: x.fill_(1),
@@ -151,11 +170,11 @@ def viewed_before(x: Tensor) -> Tensor:
     ],
     ids=[
         "reshape",
-        "dropout",
         "split",
         "viewed",
         "input",
         "input's copy",
+        "moved axis",
         "input's dropout",
         "type",
         "shape",
@@ -192,7 +211,7 @@ class Exported(Halves):
 
     def forward(self, x: Tensor) -> Tensor:
         y = super().forward(x)
-        y.view(-1).add_(1)
+        y.reshape(-1).add_(1)
         return y
 
 
@@ -228,6 +247,70 @@ def test_views_that_only_writes_read_are_captured(function: Callable[[Tensor], A
         found = graph_outputs(program, {"x0": x})
         for ours, theirs in zip(found, expected if isinstance(expected, tuple) else (expected,), strict=True):
             torch.testing.assert_close(torch.from_numpy(ours).float(), theirs)
+
+
+def test_an_increased_part_is_written_once() -> None:
+    nodes = functional(recorded(increased)).nodes
+    written = [str(node.target) for node in nodes if "scatter" in str(node.target)]
+    assert written == ["aten.slice_scatter.default"] * 2 + ["aten.select_scatter.default"]
+
+
+def one_row_is_seen(x: Tensor) -> Tensor:
+    y = x + 1
+    row = y.t().reshape(-1)
+    row[0] = 9.0
+    return y
+
+
+def a_part_is_squeezed(x: Tensor) -> Tensor:
+    y = x + 1
+    y.squeeze(0).select(-1, 0).fill_(9.0)
+    return y
+
+
+def odd_parts(x: Tensor) -> Tensor:
+    y = x + 1
+    y.tensor_split(2)[0].mul_(3)
+    return y
+
+
+@pytest.mark.parametrize("function", [one_row_is_seen, a_part_is_squeezed, odd_parts])
+def test_memory_that_lies_otherwise_at_other_sizes_is_not_proven(function: Callable[[Tensor], Any]) -> None:
+    assert "in place" in captured(function, ("rows", 4)).unproven
+
+
+def test_a_result_that_is_its_operand_is_not_fresh() -> None:
+    def function(x: Tensor) -> Tensor:
+        y = x + 1
+        part = torch.dropout(y[1:], 0.5, False)
+        part.mul_(2)
+        return y
+
+    program = captured(function, ("rows", 4))
+    for rows in (1, 2, 7):
+        x = torch.randn(rows, 4)
+        (found,) = graph_outputs(program, {"x0": x})
+        torch.testing.assert_close(torch.from_numpy(found).float(), function(x))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 3, 9])
+def test_a_write_from_the_end_of_few_rows(rows: int) -> None:
+    def function(x: Tensor) -> Tensor:
+        y = x + 1
+        y[-3:] = 0.0
+        y[1:5] *= 2
+        return y
+
+    program = captured(function, ("rows", 4))
+    serving = next(
+        each
+        for each in (program, *program.others)
+        if all(holds(guard.condition, {"rows": rows}) for guard in each.graph.system.solve().guards)
+        and each.verdicts[0].size in ("rows", rows)
+    )
+    x = torch.randn(rows, 4)
+    (found,) = graph_outputs(serving, {"x0": x})
+    torch.testing.assert_close(torch.from_numpy(found).float(), function(x))
 
 
 @pytest.mark.parametrize("module", [Halves(), Exported()], ids=["recorded", "exported"])
