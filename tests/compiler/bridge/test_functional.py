@@ -174,7 +174,6 @@ def viewed_before(x: Tensor) -> Tensor:
         "viewed",
         "input",
         "input's copy",
-        "moved axis",
         "input's dropout",
         "type",
         "shape",
