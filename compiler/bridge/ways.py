@@ -8,8 +8,9 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import _GeneratorContextManager, contextmanager, nullcontext
+from contextlib import _GeneratorContextManager, contextmanager
 from pathlib import Path
+from threading import Lock, get_ident
 from types import CodeType, FrameType, GeneratorType
 from typing import Any, cast
 
@@ -39,6 +40,7 @@ _ASKED = "which object a size is is asked"
 _MOST = 2_000_000  # steps that are remembered
 _MONITORING: Any = getattr(sys, "monitoring", None)  # from Python 3.12 on
 _TOOL = 4  # one of its numbers that Python gives to nobody
+_ONE_AT_A_TIME = Lock()  # in a process; each hears of its own thread
 _BY_IDENTITY = frozenset(map(id, (id, operator.is_, operator.is_not)))
 
 
@@ -53,6 +55,8 @@ class Way:
         self._managers: dict[CodeType, set[type | CodeType]] = {}  # contexts that are entered in a function
         self._identities: dict[CodeType, dict[int, Operands]] = {}
         self._base: FrameType | None = None
+        self._thread = 0
+        self._listened: dict[int, CodeType] = {}  # to, for instructions
         self._step = self._stepping({})
 
     @property
@@ -74,44 +78,65 @@ class Way:
     def followed(self) -> Iterator[None]:
         """While it is entered, what this thread's calls do is followed."""
         self._base = sys._getframe(2)
-        before = sys.gettrace()
-        _want_instructions()
-        with self._watched() if self._builtins else nullcontext():
-            sys.settrace(self._called)
-            try:
-                yield
-            finally:
-                sys.settrace(before)
-                self._base = None
+        try:
+            if _MONITORING is None:
+                with self._traced():
+                    yield
+            else:
+                with _ONE_AT_A_TIME, self._monitored():
+                    yield
+        finally:
+            self._base = None
 
     @contextmanager
-    def _watched(self) -> Iterator[None]:
-        """While it is entered, calls are watched, those of functions in C too. Python 3.12 tells of no
-        instructions to who is told of calls by `setprofile`, and was not before."""
-        if _MONITORING is None:
-            free = sys.getprofile() is None  # a profiler that is at work could not be set again
-            if free:
-                sys.setprofile(self._profiled)
-            try:
-                yield
-            finally:
-                if free:
-                    sys.setprofile(None)
-            return
-        calls = _MONITORING.events.CALL
+    def _traced(self) -> Iterator[None]:
+        before = sys.gettrace()
+        watched = self._builtins and sys.getprofile() is None  # one that is at work could not be set again
+        if watched:
+            sys.setprofile(self._profiled)
+        sys.settrace(self._called)
+        try:
+            yield
+        finally:
+            sys.settrace(before)
+            if watched:
+                sys.setprofile(None)
+
+    @contextmanager
+    def _monitored(self) -> Iterator[None]:
+        """From Python 3.12 on, where PyTorch's own functions need not be told of more than once."""
+        events = _MONITORING.events
+        everywhere = events.PY_START | events.PY_RESUME | (events.CALL if self._builtins else 0)
         _MONITORING.use_tool_id(_TOOL, "ways")
-        _MONITORING.register_callback(_TOOL, calls, self._monitored)
-        _MONITORING.set_events(_TOOL, calls)
+        for event, told in (
+            (events.PY_START, self._started),
+            (events.PY_RESUME, self._started),
+            (events.INSTRUCTION, self._reached),
+            (events.CALL, self._asked),
+        ):
+            _MONITORING.register_callback(_TOOL, event, told)
+        self._thread = get_ident()
+        _MONITORING.set_events(_TOOL, everywhere)
         _MONITORING.restart_events()
         try:
             yield
         finally:
             _MONITORING.set_events(_TOOL, 0)
+            for code in self._listened.values():
+                _MONITORING.set_local_events(_TOOL, code, 0)
             _MONITORING.free_tool_id(_TOOL)
 
     # ---- as Python calls it ------------------------------------------------------------------------
 
     def _called(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
+        asked = self._entered_user(frame)
+        if asked is None:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._stepping(asked) if asked else self._step
+
+    def _entered_user(self, frame: FrameType) -> dict[int, Operands] | None:
+        """Where the user's code that begins here asks for identities; None where it is not followed."""
         code = frame.f_code
         kind = self._kinds.get(code) or self._kind(frame)
         if code.co_name == "__enter__":
@@ -123,10 +148,7 @@ class Way:
             asked = self._identities[code] = identities(code)
             if names_identity(code, frame.f_globals):
                 self.tell(frame, _ASKED)
-        step = self._stepping(asked) if asked else self._step
-        frame.f_trace = step  # first: Python 3.13 tells of instructions where somebody listens
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        return step
+        return asked
 
     def _stepping(self, asked: dict[int, Operands]) -> Callable[..., Any]:
         steps = self.steps
@@ -145,13 +167,39 @@ class Way:
         if event == "c_call" and id(argument) in _BY_IDENTITY and frame.f_trace is not None:
             self.tell(frame, _ASKED)
 
-    def _monitored(self, code: CodeType, place: int, called: Any, first: Any) -> Any:
-        if self._kinds.get(code) != "user":
+    # ---- as Python tells of it from 3.12 on --------------------------------------------------------
+
+    def _started(self, code: CodeType, place: int) -> Any:
+        frame = sys._getframe(1)
+        if get_ident() != self._thread:
+            return None
+        if self._entered_user(frame) is not None:
+            frame.f_trace = self._step  # the mark of what is followed
+            if id(code) not in self._listened:
+                self._listened[id(code)] = code
+                _MONITORING.set_local_events(_TOOL, code, _MONITORING.events.INSTRUCTION)
+        elif self._kinds[code] != "user" and code.co_name != "__enter__":
+            return _MONITORING.DISABLE
+        return None
+
+    def _reached(self, code: CodeType, place: int) -> None:
+        frame = sys._getframe(1)
+        if frame.f_trace is None or len(self.steps) >= _MOST or get_ident() != self._thread:
+            return
+        self.steps.append((code, place))
+        asked = self._identities[code]
+        if place in asked and may_be_size(frame, asked[place]):
+            self.tell(frame, _ASKED)
+
+    def _asked(self, code: CodeType, place: int, called: Any, first: Any) -> Any:
+        if self._kinds.get(code) not in (None, "user"):
             return _MONITORING.DISABLE
         frame = sys._getframe(1)
         if id(called) in _BY_IDENTITY and frame.f_trace is not None:
             self.tell(frame, _ASKED)
         return None
+
+    # ---- both ways ---------------------------------------------------------------------------------
 
     def _entered(self, frame: FrameType) -> None:
         """Note whose context is entered by whom; PyTorch's own end no exception."""
@@ -182,11 +230,6 @@ class Way:
                 return True
             above = above.f_back
         return False
-
-
-def _want_instructions() -> None:
-    """Python 3.12 tells of instructions only where some frame wanted them before the tracing began."""
-    sys._getframe().f_trace_opcodes = True
 
 
 def parted(one: Way, other: Way) -> str:
