@@ -14,7 +14,7 @@ from dlcb.compiler.options import Target
 from dlcb.compiler.thunks.model import CompiledModel
 from dlcb.kernel_cache import LayeredStore
 
-from . import casts, draw
+from . import casts, draw, looked_up
 from .bridged import captured, is_wrongly_declared
 from .compiled import CPP, Ready, load, ready
 from .judge import Verdict, judge
@@ -26,16 +26,19 @@ Parameters = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Way:
-    """How programs are run: at how many shapes, on which target, whether PyTorch stands before it, and
-    whether they are all casts, which leave nothing to rounding."""
+    """How programs are run: at how many shapes, on which target, whether PyTorch stands before it, whether
+    they are all casts, which leave nothing to rounding, or look up long rows."""
 
     shapes: int
     store: LayeredStore
     bridge: bool = False
     target: Target = CPP
     casts: bool = False
+    looked_up: bool = False
 
     def program(self, seed: int) -> Program:
+        if self.looked_up:
+            return looked_up.program(seed)
         return casts.program(seed) if self.casts else draw.program(seed, for_bridge=self.bridge)
 
     def judge(self, program: Program, each: Ready, model: CompiledModel) -> Verdict:

@@ -35,6 +35,7 @@ def main() -> int:
     )
     parser.add_argument("--bridge", action="store_true", help="capture the programs from PyTorch")
     parser.add_argument("--casts", action="store_true", help="casts between all types, compared bit by bit")
+    parser.add_argument("--looked-up", action="store_true", help="long rows that data choose")
     parser.add_argument("--target", choices=("cpp", "cuda"), default="cpp")
     given = parser.parse_args()
     faulthandler.enable()  # a library may end the process
@@ -43,7 +44,7 @@ def main() -> int:
     tally, start, told = Tally(), time.monotonic(), 0
     with tempfile.TemporaryDirectory() as folder:
         target = Target.cpp() if given.target == "cpp" else options_for("cuda").target
-        way = Way(given.shapes, open_store(Path(folder)), given.bridge, target, given.casts)
+        way = Way(given.shapes, open_store(Path(folder)), given.bridge, target, given.casts, given.looked_up)
         for first in range(given.seed, given.seed + given.programs, given.batch):
             last = min(first + given.batch, given.seed + given.programs)
             campaign(range(first, last), way, tally)
