@@ -9,8 +9,8 @@ from collections import deque
 from dlcb.compiler.bridge.beyond import beyond, farther, few
 from dlcb.compiler.bridge.branches import Branch, Branches, alternatives, either, opposites
 from dlcb.compiler.bridge.lower import Disagreement, Lowered, align
-from dlcb.compiler.bridge.probes import Bindings, FreeDim
-from dlcb.compiler.bridge.scope import Scope
+from dlcb.compiler.bridge.probes import Bindings
+from dlcb.compiler.bridge.scope import Scope, fits
 from dlcb.compiler.bridge.symbolic import holds
 from dlcb.compiler.errors import CompilerError
 from dlcb.compiler.expr.node import as_expr
@@ -91,10 +91,10 @@ def _try_extremes(
     """The same graph with traces where a dim is 1, and where it is far larger than in all others; where
     these are another program, the graph is limited to what was traced."""
     for dim in scope.free:
-        far = (scope.prober.moved(examples[0], dim.name, size) for size in _FAR if _fits(dim, size))
+        far = (scope.prober.moved(examples[0], dim.name, size) for size in _FAR if fits(dim, size))
         large = next((sizes for sizes in far if scope.allowed(sizes) and scope.prober.accepts(sizes)), None)
         most = max(sizes[dim.name] for sizes in examples)
-        one = {**examples[0], dim.name: 1} if _fits(dim, 1) else None
+        one = {**examples[0], dim.name: 1} if fits(dim, 1) else None
         for sizes, limit in ((one, as_expr(2) <= dim.symbol), (large, dim.symbol <= most)):
             if dim.name in scope.limits or sizes is None or sizes in examples or not scope.allowed(sizes):
                 continue
@@ -105,7 +105,3 @@ def _try_extremes(
                 scope.kept.append(Branch(limit, error.source_line))
                 lowered, system = scope.lower(examples, scope.kept)
     return lowered, system, examples
-
-
-def _fits(dim: FreeDim, size: int) -> bool:
-    return dim.low <= size and (dim.high is None or size <= dim.high)

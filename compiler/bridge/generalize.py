@@ -57,16 +57,20 @@ def generalize(
 
 
 def _from_module(source: ModelSource, module: nn.Module, options: CompileOptions) -> Captured:
-    """The first graph, and while sizes are known that no graph serves and the program takes, one for
-    them, large ones first: there are more of those. A program whose traces take long is left to PyTorch
-    there."""
+    """The first graph, and while sizes are known that no graph serves and the program takes, one for them:
+    for usual sizes, then large ones first, since there are more of those. A program whose traces take long is
+    left to PyTorch there."""
     started = time.process_time()
     searches = [Search(Scope(source, module, options))]
     found = [searches[0].run()]
     notes: list[str] = []
     ahead = [(searches[0], *turn) for turn in searches[0].turns]
-    while ahead and len(found) < _MOST_GRAPHS:
+    usual = searches[0].usual
+    while (ahead or usual) and len(found) < _MOST_GRAPHS:
         ahead.sort(key=lambda each: prod(each[2].values()))
+        if usual is not None:
+            ahead.append((searches[0], *usual))
+            usual = None
         origin, turn, sizes = ahead.pop()
         if any(search.covers(sizes) for search in searches):
             continue

@@ -155,3 +155,8 @@ class Scope:
             seconds = self.options.guard_seconds
             self.followed[key] = collect(self.module, inputs, self.dims, seconds, self.converting)
         return self.followed[key]
+
+
+def fits(dim: FreeDim, size: int) -> bool:
+    """Whether the range of a dim holds a size."""
+    return dim.low <= size and (dim.high is None or size <= dim.high)

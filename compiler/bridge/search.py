@@ -4,6 +4,7 @@ traced size or limited to the range that was."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -15,13 +16,14 @@ from dlcb.compiler.bridge.crossing import cross_branches
 from dlcb.compiler.bridge.holding import hold_culprits, hold_unmoved, relate
 from dlcb.compiler.bridge.lower import Disagreement, Lowered
 from dlcb.compiler.bridge.probes import Bindings
-from dlcb.compiler.bridge.scope import A_BRANCH, Scope
+from dlcb.compiler.bridge.scope import A_BRANCH, Scope, fits
 from dlcb.compiler.bridge.symbolic import holds, opposite
 from dlcb.compiler.bridge.verdicts import BY_SHAPE, PROVEN, judge
 from dlcb.compiler.errors import CaptureError, ShapeError
 from dlcb.compiler.expr.node import equal
 from dlcb.compiler.shapes.system import Guard, System
 
+_USUAL = 256  # a size that many models are cut for
 _TRIED = 6  # conditions of shape rules beyond which the program is tried
 
 
@@ -32,6 +34,7 @@ class Search:
     def __init__(self, scope: Scope, start: dict[str, int] | None = None) -> None:
         self.scope, self.start = scope, start
         self.turns: list[tuple[Branch, dict[str, int]]] = []  # what limits the graph, and sizes beyond it
+        self.usual: tuple[Branch, dict[str, int]] | None = None  # the same for sizes that are asked for most
         self.guards: tuple[Guard, ...] = ()
         self.outputs: tuple[str, ...] = ()
 
@@ -116,6 +119,8 @@ class Search:
         symbols = {dim.symbol for dim in scope.free}
         self.guards = tuple(g for g in system.solve().guards if g.condition.free <= symbols)
         self._find_turns(examples[0])
+        if self.scope.number == 1:
+            self._find_usual(examples[0])
         certainty = BY_SHAPE if unproven else PROVEN
         verdicts = judge(system, scope.dims, scope.free, certainty, self._limited(unproven))
         return Captured(
@@ -150,6 +155,18 @@ class Search:
             sizes = beyond(scope, branch.condition, first, least=0)
             if sizes is not None and scope.prober.accepts(sizes) and scope.prober.runs(sizes):
                 self.turns.append((branch, sizes))
+
+    def _find_usual(self, first: Bindings) -> None:
+        """Sizes of images and texts as they are, which models are cut for, where several branches lie between
+        the first trace and those: a walk from branch to branch would end before."""
+        sizes, usual = dict(first), itertools.count(_USUAL, _USUAL // 4)
+        for dim in self.scope.free:
+            if not (dim.leading or dim.name in self.scope.limits or dim.name in self.scope.prober.tied):
+                size = next(usual)
+                sizes = self.scope.prober.moved(sizes, dim.name, size if fits(dim, size) else first[dim.name])
+        between = [branch for branch in self.scope.kept if not holds(branch.condition, sizes)]
+        if len(between) > 1 and self.scope.prober.accepts(sizes):
+            self.usual = between[0], sizes
 
     def _within(self) -> tuple[Branch, ...]:
         scope = self.scope

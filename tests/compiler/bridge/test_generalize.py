@@ -254,6 +254,17 @@ def test_an_unknown_operator_is_an_eager_node_between_two_regions() -> None:
     assert_agrees(program, Program(function), {"x0": torch.randn(3, 7)})
 
 
+def test_sizes_that_models_are_cut_for_come_before_a_walk_from_branch_to_branch() -> None:
+    def stages(x: Tensor) -> Tensor:
+        for edge in (20, 40, 60, 80, 100):  # six programs, of which four are kept
+            x = x * 2 if x.shape[0] > edge else x + 1
+        return x if x.shape[0] % 16 else torch.tanh(x)
+
+    program = captured(stages, ("n",))
+    graphs = [program, *program.others]
+    assert any((each.verdicts[0].low, each.verdicts[0].multiple) == (112, 16) for each in graphs)
+
+
 def test_a_size_that_is_written_into_a_tensor_stays_free() -> None:
     def numbered(x: Tensor) -> Tensor:
         places = torch.zeros(x.shape[0] + 1, 3)
