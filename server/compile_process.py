@@ -22,6 +22,7 @@ from dlcb.kernel_cache import CacheError
 from dlcb.server import logs
 from dlcb.server.cache import open_described
 from dlcb.server.channel import Channel
+from dlcb.server.errors import OF_USERS_CODE
 from dlcb.server.settings import import_beside
 
 MESSAGE_KEPT = 4000
@@ -78,7 +79,7 @@ class CompileProcess:
             return {"number": number, "error": str(error)[:MESSAGE_KEPT], "kind": "toolchain"}
         except CompilerError as error:
             return {"number": number, "error": str(error)[:MESSAGE_KEPT], "kind": "compiler"}
-        except Exception as error:  # the factory is the user's code
+        except OF_USERS_CODE as error:
             log.error(
                 "a compilation failed", exc_info=True, extra={"fields": {"model": message["source"]["name"]}}
             )

@@ -22,6 +22,9 @@ from __future__ import annotations
 
 from dlcb.compiler.errors import RequestError
 
+# What a model's own code may raise, of which nothing but an answer may come: it may say `sys.exit` too.
+OF_USERS_CODE = (Exception, SystemExit)
+
 
 class ServerError(Exception):
     """The root; `status` is the HTTP status of the class."""

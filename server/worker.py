@@ -29,7 +29,7 @@ from dlcb.server import codec, large_json, logs
 from dlcb.server.cache import open_described
 from dlcb.server.channel import Channel
 from dlcb.server.datatypes import BY_DTYPE
-from dlcb.server.errors import BadRequest, DeadlineExceeded, TooLarge
+from dlcb.server.errors import OF_USERS_CODE, BadRequest, DeadlineExceeded, TooLarge
 from dlcb.server.memory import check_memory, footprint_of
 from dlcb.server.padding import Padding, PaddingError
 from dlcb.server.probing import check_padding, probe
@@ -113,9 +113,7 @@ class Worker:
             return _failed(job, "large", str(error)), []
         except DeadlineExceeded as error:
             return _failed(job, "deadline", str(error)), []
-        except (
-            Exception
-        ) as error:  # a model is the user's code: whatever it raises is an answer, not the worker's end
+        except OF_USERS_CODE as error:
             log.error("a model failed", exc_info=True, extra={"fields": {"model": job["model"]}})
             return _failed(job, "model", f"the model failed with {type(error).__name__}"), []
 
@@ -194,7 +192,7 @@ class Worker:
 
     def control(self) -> None:
         """Load, unload and report until the front closes the socket; then the process ends, even inside a
-        job."""
+        job. It ends as well when this fails: another can be told, and one that does not listen cannot."""
         while True:
             try:
                 received = self._control.receive()
@@ -210,7 +208,13 @@ class Worker:
                 "counters": self._report_counters,
                 "plan": self._plan,
             }[message["do"]]
-            action(message)
+            try:
+                action(message)
+            except OSError:  # the front is gone
+                os._exit(0)
+            except Exception:
+                log.critical("what was asked cannot be done", exc_info=True)
+                os._exit(1)
 
     def _tell(self, message: dict[str, Any]) -> None:
         with self._sending:
@@ -240,7 +244,7 @@ class Worker:
         except CompilerError as error:
             failed = {"event": "failed", "handle": handle, "error": str(error)[:MESSAGE_KEPT]}
             self._tell({**failed, "gone": isinstance(error, ArtifactError)})
-        except Exception as error:  # the factory is the user's code
+        except OF_USERS_CODE as error:
             log.error(
                 "a model did not load", exc_info=True, extra={"fields": {"model": message["source"]["name"]}}
             )
@@ -266,7 +270,7 @@ class Worker:
             check_padding(model, source, Padding.from_json(described))
         except PaddingError as error:
             return str(error)
-        except Exception as error:  # the user's model, on rows that nobody asked for
+        except OF_USERS_CODE as error:  # on rows that nobody asked for
             log.warning("padded rows fail", exc_info=True, extra={"fields": {"model": source.name}})
             return f"padded rows fail with {type(error).__name__}: {error}"[:MESSAGE_KEPT]
         return ""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 import time
 import warnings
@@ -285,6 +286,8 @@ def compile_model(
         raise ToolchainError("there is no compiler", stage="build")
     if source.arguments.get("fails") == "process":
         os._exit(9)
+    if source.arguments.get("fails") == "exit":
+        sys.exit("told to leave")
     key = Key({"source": json.dumps(source.to_json(), sort_keys=True)}).digest
     cached = store.get(key) is not None
     if not cached:
@@ -318,6 +321,8 @@ def load_model(
         raise ArtifactError(f"no artifact {artifact_key}", stage="load")
     if source.arguments.get("fails") == "load" or Path(source.arguments.get("fails_with", "/none")).exists():
         raise RuntimeError("told to fail")
+    if source.arguments.get("fails") == "exit at load":
+        sys.exit("told to leave")
     return Model(source, signature_of(source), program_of(source), request_compile)
 
 

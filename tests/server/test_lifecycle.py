@@ -381,14 +381,18 @@ def test_a_failed_load_says_why_and_moves_nothing(client: httpx.Client) -> None:
 
 
 def run_to_its_end(path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(HERE))))
     return subprocess.run(
         [sys.executable, "-m", "dlcb.server", "serve", "--config", str(path)],
-        env={**os.environ, "PYTHONPATH": str(HERE), **environment},
+        env={**os.environ, "PYTHONPATH": paths, **environment},
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("fails", "code"), [("compiler", 1), ("toolchain", 3), ("process", 1), ("load", 1)])
+@pytest.mark.parametrize(
+    ("fails", "code"),
+    [("compiler", 1), ("toolchain", 3), ("process", 1), ("load", 1), ("exit", 1), ("exit at load", 1)],
+)
 def test_a_model_that_does_not_load_ends_the_start_with_one_line(
     tmp_path: Path, fails: str, code: int
 ) -> None:

@@ -171,6 +171,33 @@ def test_a_plan_says_what_comes_of_a_new_rank(front: Front, compiles: bool) -> N
     assert (plan["would_compile"], plan["tier"]) == ((True, "jit") if compiles else (False, "eager"))
 
 
+def test_a_model_that_ends_its_program_ends_a_request(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(front.model, "run", lambda arrays: sys.exit(2))
+        front.send(1, numpy.full((1, 1), 1.0, "float32"))
+        assert front.reply()["error"]["kind"] == "model"
+    front.send(2, numpy.full((1, 1), 1.0, "float32"))
+    assert front.reply()["result"] == "miss"
+
+
+def test_a_worker_that_cannot_do_what_it_is_told_ends(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    jobs, their_jobs = Channel.pair()
+    control, their_control = Channel.pair()
+    environment = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = start("dlcb.server.worker", [their_jobs, their_control], environment)
+    begun = Begun.make()
+    control.send({**options_of(tmp_path, "cpu"), **MAIN}, [begun.file])
+    assert control.receive()[0]["event"] == "started"
+    control.send({"do": "unload"})  # what?
+    assert process.wait(30) == 1
+    assert "cannot be done" in capfd.readouterr().err
+    jobs.close()
+    control.close()
+    begun.close()
+
+
 def test_a_log_holds_our_lines_and_not_a_models_warnings(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
