@@ -7,30 +7,31 @@ from __future__ import annotations
 import copy
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import _lru_cache_wrapper
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 from torch import nn
 
 _CONTAINERS = (dict, list, set, deque)
-_LEAVES = (torch.Tensor, ModuleType, FunctionType, BuiltinFunctionType, MethodType, type)
+_LEAVES = (torch.Tensor, ModuleType, BuiltinFunctionType, MethodType, type)
 _WHOLE = frozenset((*sys.stdlib_module_names, "torch", "numpy"))  # objects of these are not the model's
 _PLAIN = frozenset((bool, int, float, str, type(None), torch.Tensor, nn.Parameter))  # most of what is met
 _MOST = 100_000  # objects that are looked at
 
 
 class State:
-    """What `module`, its parts and what they hold in containers and plain objects are now. Tensors are not
-    looked into."""
+    """What `module`, its parts and what they hold in containers, functions and plain objects are now; with
+    `around`, what their classes and files hold, too. Tensors are not looked into."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, around: bool = False) -> None:
+        self._owners = [(owner, dict(vars(owner))) for owner in _owners(module)] if around else []
         found = [
             thing if isinstance(thing, _CONTAINERS) else vars(thing)
-            for thing in _within(module)
+            for thing in _within([module, *(each for _, names in self._owners for each in names.values())])
             if not isinstance(thing, (tuple, frozenset))
         ]
         self._empty = [container for container in found if not container]
@@ -46,13 +47,16 @@ class State:
             changed += [(container, None) for container in self._empty if container]
             for container in self._empty:
                 container.clear()
+        for owner, names in self._owners:
+            _rename(owner, names)
         return bool(changed)
 
 
 @contextmanager
 def unchanged(module: nn.Module) -> Iterator[None]:
-    """Afterwards `module` is what it was, and functions of its parts' files have forgotten what they gave."""
-    state = State(module)
+    """Afterwards `module`, its parts' classes and files are what they were, and functions of these have
+    forgotten what they gave."""
+    state = State(module, around=True)
     try:
         yield
     finally:
@@ -61,9 +65,10 @@ def unchanged(module: nn.Module) -> Iterator[None]:
             function.cache_clear()
 
 
-def _within(module: nn.Module) -> Iterator[Any]:
-    """`module`, its parts, and the containers and plain objects that they hold, each once."""
-    left: list[Any] = [module]
+def _within(things: Sequence[Any]) -> Iterator[Any]:
+    """Those of these things that may change, and the containers, functions and plain objects that they hold,
+    each once."""
+    left: list[Any] = list(things)
     seen: dict[int, Any] = {}
     while left and len(seen) < _MOST:
         thing = left.pop()
@@ -71,6 +76,9 @@ def _within(module: nn.Module) -> Iterator[Any]:
             continue
         seen[id(thing)] = thing
         yield thing
+        if isinstance(thing, FunctionType):
+            left += [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
+            left += [cell.cell_contents for cell in thing.__closure__ or () if cell != CellType()]
         if isinstance(thing, dict):
             left += thing.values()
         elif isinstance(thing, (list, set, deque, tuple, frozenset)):
@@ -84,7 +92,8 @@ def _may_change(thing: Any) -> bool:
         return True
     if isinstance(thing, _LEAVES) or not isinstance(getattr(thing, "__dict__", None), dict):
         return False
-    return isinstance(thing, SimpleNamespace) or type(thing).__module__.partition(".")[0] not in _WHOLE
+    of = thing if isinstance(thing, FunctionType) else type(thing)
+    return of is SimpleNamespace or str(of.__module__).partition(".")[0] not in _WHOLE
 
 
 def _differs(now: Any, before: Any) -> bool:
@@ -95,9 +104,27 @@ def _differs(now: Any, before: Any) -> bool:
         return True
 
 
+def _owners(module: nn.Module) -> list[Any]:
+    """The classes of a module's parts, and the files of these."""
+    kinds = {type(part): None for part in module.modules() if not type(part).__module__.startswith("torch.")}
+    files = dict.fromkeys(kind.__module__ for kind in kinds)
+    return [*kinds, *(sys.modules[name] for name in files if name in sys.modules)]
+
+
+def _rename(owner: Any, names: Mapping[str, Any]) -> None:
+    """Put back what the names of a class or of a file stood for, one by one: others may be reading them."""
+    now = vars(owner)
+    for name in [name for name in now if name not in names]:
+        delattr(owner, name)
+    for name in [name for name, value in names.items() if now.get(name) is not value]:
+        setattr(owner, name, names[name])
+
+
 def _remembering(module: nn.Module) -> set[Any]:
     """Functions with a memory, in the classes of a module's parts and in the files of these."""
-    kinds = {type(part) for part in module.modules() if not type(part).__module__.startswith("torch.")}
-    scopes: list[Mapping[str, Any]] = [vars(kind) for kind in kinds]
-    scopes += [vars(sys.modules[name]) for name in {kind.__module__ for kind in kinds} if name in sys.modules]
-    return {value for scope in scopes for value in scope.values() if isinstance(value, _lru_cache_wrapper)}
+    return {
+        value
+        for owner in _owners(module)
+        for value in vars(owner).values()
+        if isinstance(value, _lru_cache_wrapper)
+    }

@@ -55,6 +55,30 @@ def test_a_trace_changes_nothing() -> None:
     assert type(module(torch.zeros(5))) is torch.Tensor
 
 
+ELSEWHERE: dict[int, torch.Tensor] = {}
+
+
+class Everywhere(nn.Module):
+    """Keeps what it made wherever Python lets it."""
+
+    made: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor, memory: dict[str, torch.Tensor] = {}) -> torch.Tensor:  # noqa: B006
+        global kept
+        if type(self).made is None:
+            type(self).made = kept = torch.ones(x.shape[1])
+        ELSEWHERE.setdefault(x.shape[1], torch.ones(x.shape[1]))
+        memory.setdefault("ones", torch.ones(x.shape[1]))
+        return x + type(self).made + kept + ELSEWHERE[x.shape[1]] + memory["ones"]
+
+
+def test_a_trace_changes_nothing_in_classes_and_files() -> None:
+    module = Everywhere()
+    trace(module, {"x": torch.zeros(5, 4)})
+    assert Everywhere.made is None and not ELSEWHERE and "kept" not in globals()
+    assert Everywhere.forward.__defaults__ == ({},)
+
+
 def test_only_what_changed_is_put_back() -> None:
     module = Tables()
     module.settings = SimpleNamespace(window=7, sizes=deque([1]), names={"a"}, itself=None)
