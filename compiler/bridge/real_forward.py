@@ -24,7 +24,7 @@ from dlcb.compiler.bridge.unchanged import unchanged
 from dlcb.compiler.bridge.ways import Way, parted
 from dlcb.compiler.errors import CaptureError
 
-_WIDTH, _MOST_ELEMENTS = 1024, 1 << 21  # of inputs up to which a forward does not take long
+_WIDTH, _MOST_ELEMENTS = 1024, 1 << 18  # of inputs up to which a forward does not take long
 
 
 def unlike_real(module: nn.Module, inputs: Mapping[str, torch.Tensor], symbolic: Way) -> str:
