@@ -32,6 +32,10 @@ _WRITES = "what is written in place may be seen in other results, at some sizes 
 _LOUD = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 
 
+class ChangesItself(CaptureError):
+    """A program that writes to its own tensors or inputs, at whatever sizes."""
+
+
 def load_module(source: ModelSource) -> nn.Module:
     """The factory's module, in eval mode and without gradients. Raises CaptureError when there is no such
     factory or it fails."""
@@ -103,7 +107,7 @@ def _functional(program: ExportedProgram) -> ExportedProgram:
     weights = getattr(signature, "parameters_to_mutate", {})  # which PyTorch 2.11 does not list
     changed = {**weights, **signature.buffers_to_mutate, **signature.user_inputs_to_mutate}
     if changed:
-        raise CaptureError(
+        raise ChangesItself(
             f"the program changes {', '.join(changed.values())}; a served model must not", stage="capture"
         )
     return program

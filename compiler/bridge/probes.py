@@ -27,6 +27,8 @@ Bindings = Mapping[str, int]  # size variable -> value
 # (unit, least, greatest): sizes are unit * a number between. Later rows serve programs that refuse the
 # earlier ones: convolutions over small images, patches, windows, sound.
 _LADDER = ((1, 5, 13), (1, 34, 61), (32, 2, 7), (100, 2, 9), (224, 2, 4), (1, 700, 1300), (1, 5000, 9000))
+_ROUND = (2, 3, 4)  # rows of multiples
+_ODD = 200  # draws after which sizes are multiples
 _BATCH = (2, 9)
 _DISTINCT = (5, 34)  # the least of sizes that are drawn to be repaired
 _TRIES = 8  # changes that may leave a refusal as it was
@@ -109,6 +111,8 @@ class Prober:
             try:
                 self.trace(sizes)
                 return sizes
+            except capture.ChangesItself:
+                raise
             except CaptureError as error:
                 refusals.append(error)
                 self._learn(error)
@@ -200,6 +204,8 @@ class Prober:
         refused = 0
         for attempt in range(1, 400):
             rung = self.rung + (1 if attempt % 2 and self.rung + 1 < len(_LADDER) and refused < 2 else 0)
+            if attempt > _ODD and not chosen and not refused:  # only multiples may be left
+                rung = _ROUND[attempt % len(_ROUND)]
             sizes = self._draw(rung, attempt, [first, *chosen])
             if min(sizes.values()) < 0 or not allowed(sizes) or sizes in [first, *chosen]:
                 continue

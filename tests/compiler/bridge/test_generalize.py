@@ -13,8 +13,11 @@ from torch import Tensor, nn
 
 from dlcb.compiler.bridge.captured import Captured
 from dlcb.compiler.bridge.generalize import generalize
+from dlcb.compiler.bridge.scope import Scope
+from dlcb.compiler.bridge.search import Search
 from dlcb.compiler.errors import CaptureError, ShapeError
 from dlcb.compiler.expr.node import evaluate
+from dlcb.compiler.options import CompileOptions
 from dlcb.compiler.source import InputDeclaration
 
 
@@ -255,14 +258,17 @@ def test_an_unknown_operator_is_an_eager_node_between_two_regions() -> None:
 
 
 def test_sizes_that_models_are_cut_for_come_before_a_walk_from_branch_to_branch() -> None:
-    def stages(x: Tensor) -> Tensor:
-        for edge in (20, 40, 60, 80, 100):  # six programs, of which four are kept
-            x = x * 2 if x.shape[0] > edge else x + 1
-        return x if x.shape[0] % 16 else torch.tanh(x)
+    def padded(x: Tensor) -> Tensor:
+        for multiple in (2, 4, 8, 16, 32):  # six programs, of which four are kept
+            x = x * 2 if x.shape[0] % multiple else x + 1
+        return x
 
-    program = captured(stages, ("n",))
-    graphs = [program, *program.others]
-    assert any((each.verdicts[0].low, each.verdicts[0].multiple) == (112, 16) for each in graphs)
+    inputs = source(InputDeclaration("x", "float32", ("n",)))
+    search = Search(Scope(inputs, Program(padded).eval(), CompileOptions()))
+    search.run()
+    assert search.usual is not None and search.usual[1] == {"n": 256}
+    found = search.beyond(*search.usual, 2).run()
+    assert (found.verdicts[0].multiple, found.verdicts[0].high) == (32, None)
 
 
 def test_a_size_that_is_written_into_a_tensor_stays_free() -> None:
@@ -317,8 +323,12 @@ class Rescaled(nn.Module):
 
 
 def test_a_program_that_rescales_a_weight_is_refused() -> None:
+    sizes: list[int] = []
+    module = Rescaled().eval()
+    module.register_forward_pre_hook(lambda _, inputs: sizes.append(inputs[0].shape[0]))
     with pytest.raises(CaptureError, match=r"changes linear\.weight"):
-        generalize(source(InputDeclaration("x", "float32", ("n", 4))), Rescaled().eval())
+        generalize(source(InputDeclaration("x", "float32", ("n", 4))), module)
+    assert max(sizes) < 64  # it changes at larger sizes as well
 
 
 def test_a_program_that_changes_its_weights_is_refused() -> None:
