@@ -4,7 +4,7 @@ size starts free."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dlcb.compiler.bridge.probes import FreeDim
 from dlcb.compiler.errors import CaptureError
@@ -16,10 +16,13 @@ UNNAMED = ("", "?", "*", "_")  # spellings of a dim without a name
 
 
 def declare(
-    source: ModelSource, inputs: Sequence[InputDeclaration], system: System
+    source: ModelSource,
+    inputs: Sequence[InputDeclaration],
+    system: System,
+    exported: Mapping[str, tuple[int, int | None]] | None = None,
 ) -> tuple[dict[str, list[Expr | int]], list[FreeDim]]:
     """The dims of every input as size variables or integers, and the free ones. Equal names are one
-    variable."""
+    variable. A range that is in `exported`, those of a .pt2 file, is said to be the file's."""
     dims: dict[str, list[Expr | int]] = {}
     symbols: dict[str, Expr] = {}
     places: dict[str, list[tuple[str, int]]] = {}
@@ -39,7 +42,8 @@ def declare(
             name = size if named else f"s{next(unnamed)}"
             if name not in symbols:
                 low, high = source.dims.get(name, (0, None)) if named else (0, None)
-                why = Provenance("declared", detail=f"the range of '{name}'")
+                of_file = (low, high) == (exported or {}).get(name)
+                why = Provenance("exported" if of_file else "declared", detail=f"the range of '{name}'")
                 symbols[name] = system.fresh(name, low, high, why)
             places.setdefault(name, []).append((declared.name, axis))
             dims[declared.name].append(symbols[name])

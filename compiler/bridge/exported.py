@@ -47,6 +47,11 @@ def as_exported(source: ModelSource, program: ExportedProgram) -> ModelSource:
     return replace(source, inputs=tuple(named), dims={**limited, **source.dims})
 
 
+def exported_ranges(source: ModelSource, program: ExportedProgram) -> Mapping[str, tuple[int, int | None]]:
+    """The ranges that the file has for sizes of `source`, whatever its configuration says of them."""
+    return as_exported(replace(source, dims={}), program).dims
+
+
 def _range(found: Any) -> tuple[int, int | None]:
     if found is None:
         return 0, None

@@ -16,7 +16,14 @@ from torch.export import ExportedProgram
 from dlcb.compiler.bridge.capture import load_module, load_program, result_names
 from dlcb.compiler.bridge.captured import Captured
 from dlcb.compiler.bridge.declared import declare
-from dlcb.compiler.bridge.exported import as_exported, inputs_of, sizes_of, state, traced_size
+from dlcb.compiler.bridge.exported import (
+    as_exported,
+    exported_ranges,
+    inputs_of,
+    sizes_of,
+    state,
+    traced_size,
+)
 from dlcb.compiler.bridge.lower import lower
 from dlcb.compiler.bridge.record import Trace
 from dlcb.compiler.bridge.scope import Scope
@@ -47,7 +54,8 @@ def generalize(
     if module is None:
         module = load_program(source.program) if source.program else load_module(source)
     if isinstance(module, ExportedProgram):
-        captured = _from_program(as_exported(source, module), Trace.of(module))
+        source = as_exported(source, module)
+        captured = _from_program(source, Trace.of(module), exported_ranges(source, module))
     else:
         captured = _from_module(source, module, options)
     return replace(captured, seconds=time.monotonic() - started)
@@ -91,13 +99,15 @@ def _from_module(source: ModelSource, module: nn.Module, options: CompileOptions
 # ---- a program that cannot be traced again ---------------------------------------------------------
 
 
-def _from_program(source: ModelSource, program: Trace) -> Captured:
+def _from_program(
+    source: ModelSource, program: Trace, exported: Mapping[str, tuple[int, int | None]]
+) -> Captured:
     """A lone exported program: reshapes are read by contiguous groups, other literals by the sizes they
     equal. What its author declared is the contract, and what only the graph does not allow is PyTorch's; a
     size that the program itself checks for its traced value has no such fallback: PyTorch refuses others."""
     inputs = source.inputs
     system = System()
-    dims, free = declare(source, inputs, system)
+    dims, free = declare(source, inputs, system, exported)
     state(program, inputs, dims, system)
     sizes: dict[str, int] = {}
     for declared, traced in zip(inputs, sizes_of(program, inputs), strict=True):

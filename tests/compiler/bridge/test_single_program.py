@@ -202,6 +202,7 @@ def test_ranges_of_a_file_are_declared(inputs: tuple[InputDeclaration, ...], tmp
     assert (k.low, k.high, k.multiple) == (0, None, 1)  # the 2 that PyTorch notes there was not declared
     assert {rows.beyond, m.beyond, k.beyond} == {"refused"}
     assert "axis 1 of 'x' in the file" in m.reason
+    assert rows.reason == f"exported: the range of '{rows.size}'"
 
 
 def test_sizes_of_a_file_that_follow_from_others(tmp_path: Path) -> None:
@@ -216,7 +217,8 @@ def test_sizes_of_a_file_that_follow_from_others(tmp_path: Path) -> None:
 
 def test_a_range_in_the_configuration_counts(tmp_path: Path) -> None:
     source = exported(tmp_path / "x.pt2", {0: ROWS}, {0: ROWS}, inputs=XY, dims={"rows": (2, 5)})
-    assert (generalize(source).verdicts[0].low, generalize(source).verdicts[0].high) == (2, 5)
+    rows = generalize(source).verdicts[0]
+    assert (rows.low, rows.high, rows.reason) == (2, 5, "declared: the range of 'rows'")
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
