@@ -122,19 +122,22 @@ class Endpoints:
         return self.registry.index(ready)
 
     async def load(self, name: str, body: Any) -> None:
-        """Load, or load anew, every registered version of a name."""
+        """Load, or load anew, the version that the parameters name, or every registered version."""
         self._allow()
         parameters = _parameters(body)
         for key in parameters:
             if key == "config" or key.startswith("file:"):
                 raise BadRequest(f"parameter '{key}': {REFUSED_PARAMETERS}")
-        for entry in self.registry.repository.versions(name):
+        version = _version(parameters)
+        repository = self.registry.repository
+        found = repository.versions(name) if version is None else [repository.find(name, version)]
+        for entry in found:
             await self.registry.load(entry)
 
     async def unload(self, name: str, body: Any) -> None:
+        """Unload the version that the parameters name, or every version."""
         self._allow()
-        _parameters(body)
-        await self.registry.unload(name)
+        await self.registry.unload(name, _version(_parameters(body)))
 
     async def coverage(self, name: str, version: str | None = None) -> dict[str, Any]:
         """What the compiler proved: symbols and ranges, equalities, guards, the tier, why PyTorch runs the
@@ -312,6 +315,13 @@ def _parameters(body: Any) -> Mapping[str, Any]:
         if not isinstance(value, str | int | float | bool):
             raise BadRequest(f"parameter '{key[:60]}' must be a string, number or boolean")
     return parameters
+
+
+def _version(parameters: Mapping[str, Any]) -> str | None:
+    version = parameters.get("version")
+    if version is not None and not isinstance(version, str):
+        raise BadRequest(f"parameter 'version' is {str(version)[:60]}, expected text in quotes")
+    return version
 
 
 def _tensor(spec: TensorSpec) -> dict[str, Any]:

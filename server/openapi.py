@@ -31,6 +31,10 @@ _PARAMETERS = {
     "type": "object",
     "additionalProperties": {"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "boolean"}]},
 }
+_VERSION = {
+    **_PARAMETERS,
+    "properties": {"version": {"type": "string", "description": "of several; left out: all of them"}},
+}
 _TEXTS = {"type": "array", "items": {"type": "string"}}
 _SCHEMAS: dict[str, Any] = {
     "Error": {
@@ -134,8 +138,8 @@ _SCHEMAS: dict[str, Any] = {
 _ANSWERS = {"/v1/models/{name}/coverage": "Coverage"}
 _BODIES: dict[str, Any] = {
     "/v2/repository/index": {"type": "object", "properties": {"ready": {"type": "boolean"}}},
-    "/v2/repository/models/{name}/load": {"type": "object", "properties": {"parameters": _PARAMETERS}},
-    "/v2/repository/models/{name}/unload": {"type": "object", "properties": {"parameters": _PARAMETERS}},
+    "/v2/repository/models/{name}/load": {"type": "object", "properties": {"parameters": _VERSION}},
+    "/v2/repository/models/{name}/unload": {"type": "object", "properties": {"parameters": _VERSION}},
     "/v1/models/{name}/plan": {
         "type": "object",
         "required": ["shapes"],

@@ -345,6 +345,24 @@ def test_models_are_loaded_and_unloaded_by_name(client: httpx.Client) -> None:
     assert "spare" not in {entry["name"] for entry in ready}
 
 
+def test_a_version_is_loaded_and_unloaded_beside_another(client: httpx.Client) -> None:
+    def ask(verb: str, version: object) -> httpx.Response:
+        body = {"parameters": {"version": version}}
+        return client.post(f"/v2/repository/models/spare/{verb}", headers=ADMIN, json=body)
+
+    def answering() -> str:
+        return client.post("/v2/models/spare/infer", content=body(5)).json()["model_version"]
+
+    assert ask("load", "1").status_code == 200 and answering() == "1"
+    assert ask("load", "2").status_code == 200 and answering() == "2"
+    for verb in ("load", "unload"):
+        assert ask(verb, "3").status_code == 404
+        assert "expected text" in ask(verb, 2).json()["error"]
+    assert ask("unload", "2").status_code == 200 and answering() == "1"
+    assert ask("unload", "1").status_code == 200
+    assert client.post("/v2/models/spare/infer", content=body(5)).status_code == 503
+
+
 def test_V6_requests_are_answered_while_another_model_loads(client: httpx.Client) -> None:
     """None of them waits for it. (How much a compilation moves the p99 is the load test's to measure.)"""
     path = "/v2/repository/models/slow_to_compile"
