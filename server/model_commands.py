@@ -134,6 +134,8 @@ def explain(
                 continue
             signature, report = _compile(source, _store(settings), options)
             page().print(tables(_as_configured(report, signature, source, model.batching), source.name))
+            if report.tier == "jit":
+                typer.echo("each rank is compiled for itself: --rank N says what became of one")
 
 
 @app.command()

@@ -386,8 +386,11 @@ class Supervisor:
         try:
             compiled = await self.compiler.compile(source, reason)
         except CompilerError as error:
-            log.error(
-                "a JIT compilation failed", extra={"fields": {"model": source.name, "error": str(error)}}
+            ranks = [len(declared.shape or ()) for declared in source.inputs]
+            log.log(  # where compiling is refused the worker warns that PyTorch serves these ranks
+                logging.ERROR if self._settings.compile else logging.INFO,
+                "a JIT compilation failed",
+                extra={"fields": {"model": source.name, "ranks": ranks, "error": str(error)}},
             )
             reply["error"] = error.message
         else:
