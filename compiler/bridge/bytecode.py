@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from dlcb.compiler.bridge.capture import short
+from dlcb.compiler.bridge.places import short
 
 # exceptions that do not depend on sizes: a handler of these alone hides none of a forward's refusals
 _ELSEWHERE = (

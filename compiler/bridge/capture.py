@@ -8,7 +8,6 @@ import importlib
 import inspect
 import io
 import logging
-import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from torch.export import ExportedProgram
 
 from dlcb.compiler.bridge.functional import functional
 from dlcb.compiler.bridge.indexing import ExplicitSlices
+from dlcb.compiler.bridge.places import short
 from dlcb.compiler.bridge.record import Trace, Unrecordable, record
 from dlcb.compiler.bridge.unchanged import unchanged
 from dlcb.compiler.errors import CaptureError, CompilerError
@@ -223,14 +223,6 @@ def node_line(node: torch.fx.Node) -> str:
             if not path.startswith(_TORCH):
                 place = f"{short(path)}:{rest.partition(',')[0]}"
     return place
-
-
-def short(path: str) -> str:
-    """A source path as one would import it, so that reports do not depend on where packages are installed."""
-    for folder in sorted((entry for entry in sys.path if entry), key=len, reverse=True):
-        if path.startswith(folder + "/"):
-            return path[len(folder) + 1 :]
-    return "/".join(Path(path).parts[-2:])
 
 
 # ---- the parts of a program ------------------------------------------------------------------------

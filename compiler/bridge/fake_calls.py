@@ -16,6 +16,7 @@ from torch._subclasses.schema_check_mode import SchemaCheckMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlcb.compiler.bridge.symbolic_calls import are_alike, new_tensor, result_like, type_like
+from dlcb.compiler.bridge.ways import unheard
 
 
 class Unrecordable(Exception):
@@ -39,7 +40,8 @@ class FakeCalls(SchemaCheckMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self.call(func, args, kwargs or {})
+        with unheard():
+            return self.call(func, args, kwargs or {})
 
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The result of one call; one seen before gives what that gave (symbolic), or a tensor like it."""

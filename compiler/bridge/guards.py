@@ -21,9 +21,10 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicC
 from dlcb.compiler.bridge import conversions, kinds, python_sizes
 from dlcb.compiler.bridge.aten import find
 from dlcb.compiler.bridge.branches import Branch, Branches
-from dlcb.compiler.bridge.capture import bound, short, user_code
+from dlcb.compiler.bridge.capture import bound, user_code
 from dlcb.compiler.bridge.fake_calls import FakeCalls
 from dlcb.compiler.bridge.indexing import ExplicitSlices
+from dlcb.compiler.bridge.places import short
 from dlcb.compiler.bridge.real_forward import unlike_real
 from dlcb.compiler.bridge.record import user_place
 from dlcb.compiler.bridge.recorder import TOO_LONG, Recorder, line_of, place_of

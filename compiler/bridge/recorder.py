@@ -15,8 +15,8 @@ import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, SLoc
 
 from dlcb.compiler.bridge import conversions, kinds, python_sizes
-from dlcb.compiler.bridge.capture import short
 from dlcb.compiler.bridge.indexing import ExplicitSlices
+from dlcb.compiler.bridge.places import short
 from dlcb.compiler.bridge.record import user_place
 from dlcb.compiler.bridge.ways import Way
 

@@ -232,6 +232,21 @@ class Way:
         return False
 
 
+@contextmanager
+def unheard() -> Iterator[None]:
+    """While it is entered, nothing is told to a way that is followed, which would leave out what runs here,
+    one call after another. Up to Python 3.11 it would be told of each."""
+    listener = sys.gettrace()
+    if not isinstance(getattr(listener, "__self__", None), Way):
+        yield
+        return
+    sys.settrace(None)
+    try:
+        yield
+    finally:
+        sys.settrace(listener)
+
+
 def parted(one: Way, other: Way) -> str:
     """ "file:line" of the user's code at which two ways part; "" where they are one."""
     if one.steps == other.steps:
