@@ -250,6 +250,7 @@ class _Lowering:
         }
         if not isinstance(node.target, torch._ops.OpOverload):
             return self._python(node, arguments, keywords)
+        arguments += self._left_out(node.target, len(arguments), exact, near)
         if target == "aten.sym_size.int":
             return arguments[0].shape[arguments[1]]
         if target in number.TAKEN:
@@ -272,6 +273,25 @@ class _Lowering:
                     error.message, stage="generalize", node=target, source_line=self.build.source
                 ) from error
         return self._eager(row, arguments, keywords)
+
+    def _left_out(
+        self, target: torch._ops.OpOverload, count: int, exact: Numbers, near: Sequence[Expr]
+    ) -> list[Any]:
+        """Arguments behind the first `count`, up to the last that follows sizes: PyTorch leaves out what an
+        operator takes by default, which a size is at some sizes."""
+        following = {
+            path[0]: value
+            for path, value in exact.items()
+            if isinstance(path[0], int)
+            and path[0] >= count
+            and isinstance(value, Expr)
+            and not value.is_const
+        }
+        schema = target._schema.arguments
+        return [
+            self.sizes.spell(following[place], near) if place in following else schema[place].default_value
+            for place in range(count, max(following, default=-1) + 1)
+        ]
 
     def _exact(self, row: tuple[FxNode, ...]) -> Numbers:
         """The call's numbers as the symbolic forward saw them. Where that met every call, one that it did

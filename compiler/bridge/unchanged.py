@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import _lru_cache_wrapper
-from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -78,7 +78,6 @@ def _within(things: Sequence[Any]) -> Iterator[Any]:
         yield thing
         if isinstance(thing, FunctionType):
             left += [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
-            left += [cell.cell_contents for cell in thing.__closure__ or () if cell != CellType()]
         if isinstance(thing, dict):
             left += thing.values()
         elif isinstance(thing, (list, set, deque, tuple, frozenset)):

@@ -292,6 +292,22 @@ def test_a_result_that_is_its_operand_is_not_fresh() -> None:
         torch.testing.assert_close(torch.from_numpy(found).float(), function(x))
 
 
+@pytest.mark.parametrize("rows", [7, 60, 130])
+def test_a_step_that_is_one_where_it_was_traced(rows: int) -> None:
+    """PyTorch leaves such a step out of its calls."""
+
+    def function(x: Tensor) -> Tensor:
+        return x[:: max(x.shape[0] // 50, 1)]
+
+    program, x = captured(function, ("rows", 4)), torch.randn(rows, 4)
+    for each in (program, *program.others):
+        guards = [guard.condition for guard in each.graph.system.solve().guards]
+        within = [branch.condition for branch in each.within]
+        if all(holds(condition, {"rows": rows}) for condition in (*guards, *within)):
+            (found,) = graph_outputs(each, {"x0": x})
+            torch.testing.assert_close(torch.from_numpy(found).float(), function(x))
+
+
 @pytest.mark.parametrize("rows", [0, 1, 2, 3, 9])
 def test_a_write_from_the_end_of_few_rows(rows: int) -> None:
     def function(x: Tensor) -> Tensor:
