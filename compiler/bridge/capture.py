@@ -68,10 +68,12 @@ def trace(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
     or torch.export's where that does not follow. Inputs go by name where `forward` has parameters of these
     names, else in the order given."""
     arguments, keywords = bound(module, inputs)
+    name_of = {id(tensor): name for name, tensor in inputs.items()}
+    names = [name_of[id(tensor)] for tensor in (*arguments, *keywords.values())]
     with user_code(f"forward at {_sizes(inputs)}"), torch.no_grad(), ExplicitSlices():
         try:
             with unchanged(module):
-                recorded = record(module, arguments, keywords, tuple(inputs))
+                recorded = record(module, arguments, keywords, names)
             changes = any(_changes_in_place(node) for node in recorded.nodes)
             return functional(recorded) if changes else recorded
         except (Unrecordable, AttributeError, NotImplementedError):

@@ -115,3 +115,16 @@ def only_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("traced by torch.export")
 
     monkeypatch.setattr(capture, "_exported", export)
+
+
+@pytest.mark.parametrize("names", ["abc", "acb", "bca", "cba"])
+def test_inputs_go_by_name_in_whatever_order_they_are_declared(names: str) -> None:
+    class Difference(nn.Module):
+        def forward(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+            return (a - b) / c
+
+    trace = capture.trace(Difference().eval(), {name: torch.ones(3) for name in names})
+    difference, quotient = (node for node in trace.nodes if node.op == "call_function")
+    assert [node.name for node in difference.all_input_nodes] == ["a", "b"]
+    assert quotient.all_input_nodes[1].name == "c"
+    assert sorted(trace.user_inputs) == ["a", "b", "c"]
