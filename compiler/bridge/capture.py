@@ -10,6 +10,7 @@ import io
 import logging
 import traceback
 import warnings
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,8 @@ def load_module(source: ModelSource) -> nn.Module:
 
 def load_program(path: str) -> ExportedProgram:
     """The program of a .pt2 file. Raises CaptureError when it cannot be read."""
+    if not zipfile.is_zipfile(path):  # torch.export.load would log what else it tried, at length
+        raise CaptureError(f"program '{path}' is not a file that torch.export.save wrote", stage="capture")
     with user_code(f"program '{path}'"):
         program = torch.export.load(path)
     return _functional(program)
