@@ -18,7 +18,8 @@ from torch import nn
 
 _CONTAINERS = (dict, list, set, deque)
 _LEAVES = (torch.Tensor, ModuleType, BuiltinFunctionType, MethodType, type)
-_WHOLE = frozenset((*sys.stdlib_module_names, "torch", "numpy"))  # objects of these are not the model's
+# objects of these are not the model's
+_WHOLE = frozenset((*sys.stdlib_module_names, "torch", "numpy", "dlcb"))
 _PLAIN = frozenset((bool, int, float, str, type(None), torch.Tensor, nn.Parameter))  # most of what is met
 _MOST = 100_000  # objects that are looked at
 
@@ -67,8 +68,9 @@ def unchanged(module: nn.Module) -> Iterator[None]:
 
 def _within(things: Sequence[Any]) -> Iterator[Any]:
     """Those of these things that may change, and the containers, functions and plain objects that they hold,
-    each once."""
-    left: list[Any] = list(things)
+    each once. What the first of them holds comes first: what surrounds a model may hold more than is looked
+    at."""
+    left: list[Any] = list(reversed(things))
     seen: dict[int, Any] = {}
     while left and len(seen) < _MOST:
         thing = left.pop()

@@ -6,9 +6,11 @@ import functools
 from collections import deque
 from types import SimpleNamespace
 
+import pytest
 import torch
 from torch import nn
 
+from dlcb.compiler.bridge import unchanged as bridge_unchanged
 from dlcb.compiler.bridge.capture import trace
 from dlcb.compiler.bridge.unchanged import State, unchanged
 
@@ -53,6 +55,18 @@ def test_a_trace_changes_nothing() -> None:
     assert module.longest is None and module.places is places and not hasattr(module.part, "used")
     assert remembered.cache_info().currsize == 0 == Tables.own.cache_info().currsize
     assert type(module(torch.zeros(5))) is torch.Tensor
+
+
+CROWD: list[SimpleNamespace] = []
+
+
+def test_a_file_that_holds_more_than_is_looked_at_hides_no_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridge_unchanged, "_MOST", 60)
+    monkeypatch.setitem(globals(), "CROWD", [SimpleNamespace(number=number) for number in range(100)])
+    module = Tables()
+    with unchanged(module):
+        module(torch.zeros(5))
+    assert list(module.by_length) == [3] and module.met == [3] and module.longest is None
 
 
 ELSEWHERE: dict[int, torch.Tensor] = {}
