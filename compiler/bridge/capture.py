@@ -11,7 +11,8 @@ import logging
 import traceback
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,7 @@ def trace(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
     or torch.export's where that does not follow. Inputs go by name where `forward` has parameters of these
     names, else in the order given."""
     arguments, keywords = bound(module, inputs)
-    name_of = {id(tensor): name for name, tensor in inputs.items()}
-    names = [name_of[id(tensor)] for tensor in (*arguments, *keywords.values())]
+    names, _ = _passed(module, inputs)
     with user_code(f"forward at {_sizes(inputs)}"), torch.no_grad(), ExplicitSlices():
         try:
             with unchanged(module):
@@ -145,16 +145,18 @@ def _is_fresh(written: Any) -> bool:
 
 
 def bound(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> tuple[tuple, dict[str, torch.Tensor]]:
-    parameters = inspect.signature(module.forward).parameters
-    if not set(inputs) <= set(parameters):
-        return tuple(inputs.values()), {}
-    arguments = []
-    for name in parameters:  # by place as far as there is no gap
-        if name not in inputs:
-            break
-        arguments.append(inputs[name])
-    rest = [name for name in inputs if name not in list(parameters)[: len(arguments)]]
-    return tuple(arguments), {name: inputs[name] for name in rest}
+    names, by_place = _passed(module, inputs)
+    return tuple(inputs[name] for name in names[:by_place]), {name: inputs[name] for name in names[by_place:]}
+
+
+def _passed(module: nn.Module, inputs: Iterable[str]) -> tuple[list[str], int]:
+    """The inputs in the order in which they reach `forward`, and how many of them do by place: those without
+    a gap before them."""
+    parameters, given = list(inspect.signature(module.forward).parameters), list(inputs)
+    if not set(given) <= set(parameters):
+        return given, len(given)
+    first = list(takewhile(given.__contains__, parameters))
+    return [*first, *(name for name in given if name not in first)], len(first)
 
 
 def _sizes(inputs: Mapping[str, torch.Tensor]) -> str:

@@ -32,7 +32,7 @@ class State:
         self._owners = [(owner, dict(vars(owner))) for owner in _owners(module)] if around else []
         found = [
             thing if isinstance(thing, _CONTAINERS) else vars(thing)
-            for thing in _within([module, *(each for _, names in self._owners for each in names.values())])
+            for thing in _within([module, *(each for pair in self._owners for each in _own(*pair))])
             if not isinstance(thing, (tuple, frozenset))
         ]
         self._empty = [container for container in found if not container]
@@ -110,6 +110,12 @@ def _owners(module: nn.Module) -> list[Any]:
     kinds = {type(part): None for part in module.modules() if not type(part).__module__.startswith("torch.")}
     files = dict.fromkeys(kind.__module__ for kind in kinds)
     return [*kinds, *(sys.modules[name] for name in files if name in sys.modules)]
+
+
+def _own(owner: Any, names: Mapping[str, Any]) -> list[Any]:
+    """What a class or a file holds of its own: not what Python puts into a file, as who loaded it."""
+    is_file = isinstance(owner, ModuleType)
+    return [each for name, each in names.items() if not (is_file and name.startswith("__"))]
 
 
 def _rename(owner: Any, names: Mapping[str, Any]) -> None:

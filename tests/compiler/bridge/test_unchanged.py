@@ -69,6 +69,14 @@ def test_a_file_that_holds_more_than_is_looked_at_hides_no_module(monkeypatch: p
     assert list(module.by_length) == [3] and module.met == [3] and module.longest is None
 
 
+def test_who_loaded_a_file_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = SimpleNamespace(loaded=["a file"])
+    monkeypatch.setitem(globals(), "__loader__", loader)
+    with unchanged(Tables()):
+        loader.loaded.append("another")
+    assert loader.loaded == ["a file", "another"]
+
+
 ELSEWHERE: dict[int, torch.Tensor] = {}
 
 
