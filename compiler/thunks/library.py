@@ -18,6 +18,10 @@ from dlcb.compiler.thunks.convolution import ClippedConvolution, ImageConvolutio
 from dlcb.compiler.thunks.rounding import cast_evenly
 from dlcb.compiler.thunks.unplanned import Multiply, UnplannedAttention, UnplannedProduct
 
+# Bytes: PyTorch's attention in blocks picks kernels that read as many by strides and sizes, and does not look
+# at addresses (pytorch/pytorch#183484): off them, it breaks the device's context.
+_READ_AT_ONCE = 16
+
 Operands = Sequence[torch.Tensor]
 Row = Callable[[Operands, Mapping[str, Any], torch.Tensor | None], Callable[[], torch.Tensor]]
 
@@ -166,6 +170,14 @@ def _attention(
     causal = bool(attributes.get("causal", False))
     scale = attributes.get("scale")
     attend = torch.nn.functional.scaled_dot_product_attention
+    if any(x.is_cuda and x.data_ptr() % _READ_AT_ONCE for x in operands):
+
+        def moved() -> torch.Tensor:  # what operands hold is known only at each call
+            return _attention(
+                [x.clone(memory_format=torch.contiguous_format) for x in operands], attributes, out
+            )()
+
+        return moved
     if not (causal and mask):
         return partial(attend, q, k, v, mask[0] if mask else None, 0.0, causal, scale=scale)
     triangle = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()

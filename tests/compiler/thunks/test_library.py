@@ -97,6 +97,27 @@ def test_attention_of_nothing_is_nothing(shape) -> None:
     assert library.bind("attention", {}, [q, q, q, mask], None)().shape == shape
 
 
+@pytest.mark.device
+@pytest.mark.parametrize("hot", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("width", [4, 8, 64])
+def test_attention_reads_operands_at_any_address(dtype, width, masked, hot) -> None:
+    shapes = [(2, 3, 5, width), (2, 3, 16, width), (2, 3, 16, width), *[(2, 3, 5, 16)] * masked]
+    exact = [torch.randn(shape).to(dtype) for shape in shapes]
+    operands = []
+    for before, x in enumerate(exact, start=1):
+        operands.append(torch.zeros(x.numel() + before, dtype=dtype, device="cuda")[before:].view(x.shape))
+    attend = library.binder("attention", {"scale": 0.5}, [False] * len(operands), hot)(operands, None)
+    for held, x in zip(operands, exact, strict=True):
+        held.copy_(x)
+    q, k, v, *mask = [x.double() for x in exact]
+    wanted = functional.scaled_dot_product_attention(q, k, v, *mask, scale=0.5)
+    torch.testing.assert_close(
+        attend().cpu(), wanted.to(dtype), atol=2e-2 if dtype.itemsize == 2 else 1e-4, rtol=0
+    )
+
+
 def test_attention_to_nothing_is_zero() -> None:
     q, k, v = torch.randn(2, 3, 4, 8), torch.randn(2, 3, 0, 8), torch.randn(2, 3, 0, 5)
     made = library.bind("attention", {"causal": True}, [q, k, v, torch.zeros(4, 0)], None)()
