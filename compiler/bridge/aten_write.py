@@ -36,7 +36,9 @@ def _slice_scatter(
         raise UnsupportedOperator(f"a write with step {step}", node=e.operator)
     axis = e.axis(axis, x.rank)
     extent = x.shape[axis]
-    first, last = bound_of(e, start, extent, ZERO), bound_of(e, stop, extent, extent)
+    # in the words of the slice that is written back, so that what both say of a place is one element
+    first = minimum(bound_of(e, start, extent, ZERO), extent)
+    last = bound_of(e, stop, extent, extent)
     length = maximum(minimum(last, extent) - first, ZERO)
     e.equal(source.shape[axis], length, f"what is written from {first!r} to {last!r}")
     return _between(e, x, e.cast(source, x.dtype), axis, first)

@@ -341,12 +341,37 @@ class _Operand:
 
     def inside(self, coordinates: Sequence[Expr], guard: Expr, otherwise: Expr) -> Expr:
         guard = self._inference.system.simplify(guard)
-        both = apply("and", self._guard, guard)
+        both = _joined(self._guard, guard)
         element = self._inference.read(self._value, coordinates, both)
         otherwise = cast(as_expr(otherwise, element.dtype), element.dtype)
         if _zero_outside(element, both) and otherwise.is_const and otherwise.value == 0:
             return element
         return where(guard, element, otherwise)
+
+
+def _joined(guard: Expr, further: Expr) -> Expr:
+    """Both conditions, with each bound once: writes into parts of parts ask under one bound after the other,
+    and an element is made once for each guard it is asked under."""
+    held, asked = [*conditions(guard)], [*conditions(further)]
+    new = [one for one in asked if not any(_implies(other, one) for other in held)]
+    kept = [one for one in held if not any(_implies(other, one) for other in new)]
+    if len(kept) < len(held):
+        guard = all_of(kept)
+    if len(new) < len(asked):
+        further = all_of(new)
+    return apply("and", guard, further)
+
+
+def _implies(one: Expr, other: Expr) -> bool:
+    """Whether `other` is seen to hold where `one` does: they are one, or bound the same by numbers."""
+    if one is other:
+        return True
+    if one.op != "le" or other.op != "le":
+        return False
+    (low, high), (lower, higher) = one.args, other.args
+    if low.is_const and lower.is_const:
+        return high is higher and low.value >= lower.value
+    return high.is_const and higher.is_const and low is lower and high.value <= higher.value
 
 
 def _zero_outside(element: Expr, guard: Expr) -> bool:
