@@ -63,8 +63,21 @@ class ImageConvolution:
         residual: torch.Tensor | None,
     ) -> torch.Tensor:
         stride, padding, dilation, groups = self._geometry
+        ordered = self._is_misread(x, weight)
+        if ordered:  # of one channel, channels-first is the same memory
+            x, weight = (t.flatten(1).view(t.shape) for t in (x, weight))
         y = torch.convolution(x, weight, bias, stride, padding, dilation, False, (0, 0), groups)
+        if ordered:
+            y = y.contiguous(memory_format=torch.channels_last)
         return self._clipped(y if residual is None else y.add_(residual))
+
+    def _is_misread(self, x: torch.Tensor, weight: torch.Tensor) -> bool:
+        """Whether oneDNN computes something else channels-last: images of one channel, results of one
+        column."""
+        if x.is_cuda or x.shape[1] > 1:
+            return False
+        (_, stride), (_, padding), (_, dilation), _ = self._geometry
+        return bool(x.shape[3] + 2 * padding - dilation * (weight.shape[3] - 1) - 1 < stride)
 
     def _clipped(self, y: torch.Tensor) -> torch.Tensor:
         # oneDNN could clip as it writes, but makes 0 of NaN
@@ -118,7 +131,11 @@ class ImageConvolution:
     ) -> torch.Tensor:
         if self._packed is not None:
             return self._clipped(self._packed(x, bias, residual))
-        if self._packs and was_met((weight.data_ptr(), x.shape), UNPACKED_CALLS):
+        if (
+            self._packs
+            and not self._is_misread(x, weight)
+            and was_met((weight.data_ptr(), x.shape), UNPACKED_CALLS)
+        ):
             self._packed = onednn.pack(x, weight, *self._geometry)
             self._packs = False  # tried
         return self._plain(x, weight, bias, residual)

@@ -140,14 +140,19 @@ def _convolution_relu(
 def _convolution_nhwc(
     x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None, relu: bool = False, **options: Any
 ) -> torch.Tensor:
-    y = F.conv2d(x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2), bias, **options).permute(0, 2, 3, 1)
+    y = F.conv2d(_channels_first(x), _channels_first(w), bias, **options).permute(0, 2, 3, 1)
     return torch.relu(y) if relu else y
 
 
 def _depthwise_nhwc(x: torch.Tensor, w: torch.Tensor, **options: Any) -> torch.Tensor:
     channels = w.shape[2]
-    w = w.permute(2, 0, 1).unsqueeze(1)
-    return F.conv2d(x.permute(0, 3, 1, 2), w, groups=channels, **options).permute(0, 2, 3, 1)
+    w = _channels_first(w.permute(2, 0, 1).unsqueeze(3))
+    return F.conv2d(_channels_first(x), w, groups=channels, **options).permute(0, 2, 3, 1)
+
+
+def _channels_first(images: torch.Tensor) -> torch.Tensor:
+    """In memory of that order: PyTorch on the CPU misreads some images of one channel in the other."""
+    return images.permute(0, 3, 1, 2).clone(memory_format=torch.contiguous_format)
 
 
 def _layer_norm(x: torch.Tensor, *parameters: torch.Tensor, dims: int, eps: float) -> torch.Tensor:

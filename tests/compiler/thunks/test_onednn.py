@@ -86,6 +86,22 @@ def test_images_seen_channels_last_are_taken_as_they_are() -> None:
         )
 
 
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("width", [3, 4, 5, 7])  # results of one column, then two
+@pytest.mark.parametrize("wide", [1, 8])
+@pytest.mark.parametrize("stride", [(1, 2), (1, 3), (2, 2)])
+def test_images_of_one_channel(stride, wide, width, residual) -> None:
+    x, weight = images(4, 1, 6, width), images(wide, 1, 3, 3)
+    attributes = {"stride": stride, "padding": (0, 0), "dilation": (1, 1), "residual": residual}
+    step = ImageConvolution(attributes, constant_weights=True)
+    exact = [t[..., 0].unsqueeze(1).double() for t in (x, weight)]
+    wanted = functional.conv2d(*exact, stride=stride).permute(0, 2, 3, 1).float()
+    residuals = [torch.randn(wanted.shape)] * residual
+    for _ in range(3):
+        found = step([x, weight, *residuals])()
+        torch.testing.assert_close(found, sum(residuals, wanted), rtol=1e-5, atol=1e-5)
+
+
 def test_what_is_not_a_number_stays_so() -> None:
     x, weight = images(1, 8, 12, 12), images(16, 8, 3, 3)
     x[0, 5, 5, 0] = torch.nan
