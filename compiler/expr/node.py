@@ -73,8 +73,10 @@ def cast(x: Expr, dtype: DType) -> Expr:
     """`x` converted to `dtype`, as C converts."""
     if x.dtype is dtype:
         return x
-    if x.is_const and (dtype.is_float or not x.dtype.is_float or _fits(x.value, dtype)):
-        return const(x.dtype.held(x.value) if x.dtype.bits < dtype.bits else x.value, dtype)
+    if x.is_const:
+        held = x.dtype.held(x.value)
+        if dtype.is_float or not x.dtype.is_float or _fits(held, dtype):
+            return const(held, dtype)
     if x.op == "cast" and x.args[0].dtype is dtype and dtype.is_float and x.dtype is dtype.accumulator:
         return x.args[0]  # what was widened is as it was
     return intern("cast", (x,), None, dtype)

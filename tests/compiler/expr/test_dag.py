@@ -7,9 +7,10 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
-from dlcb.compiler.dtype import FLOAT32
+from dlcb.compiler.dtype import FLOAT32, FLOAT64, INT32, INT64
 from dlcb.compiler.expr.dag import Expr, toposort
 from dlcb.compiler.expr.node import (
     ONE,
@@ -95,3 +96,15 @@ def test_division_by_zero_has_no_value() -> None:
 def test_expressions_do_not_pickle() -> None:
     with pytest.raises(TypeError, match="text"):
         n.__reduce__()
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "target", "held"),
+    [
+        (FLOAT32, 2**24 + 1, INT64, 2**24),
+        (FLOAT32, 0.1, FLOAT64, float(np.float32(0.1))),
+        (INT64, 2**31 + 5, INT32, 5 - 2**31),
+    ],
+)
+def test_constants_are_cast_from_what_their_type_holds(kind, number, target, held) -> None:
+    assert cast(const(number, kind), target).value == held

@@ -96,37 +96,44 @@ def held_to_buffers(library: ctypes.CDLL, kernel: Kernel, memory: Mapping[str, n
         (*_bytes(array, whole), *(_bytes(array) if b.mode == "out" else (0, 0)))
         for array, b in zip(arrays, kernel.buffers, strict=True)
     ]
-    numbers = (ctypes.c_uint64 * (4 * len(limits)))(*chain(*limits))
-    library.hold(numbers, len(limits), None)
-    found = (ctypes.c_int64 * 5)()
-    try:
+    with _held(library, limits) as found:
         yield
-    finally:
-        left = library.hold(None, 0, found)
-    if left:
-        number, place, size, writes, thread = found
+    if found:
+        number, place, access = found[0]
         place -= arrays[number].ctypes.data - limits[number][0]
-        access = f"thread {thread} {'writes' if writes else 'reads'} {size} bytes at byte {place}"
         name, array = kernel.buffers[number].value_name, arrays[number]
         buffer = f"{name}, which has {array.nbytes} from {array.ctypes.data:#x}"
-        raise AssertionError(f"{kernel.name}: {access} of {buffer}")
+        raise AssertionError(f"{kernel.name}: {access} at byte {place} of {buffer}")
 
 
 @contextmanager
 def held_to_alignment(library: ctypes.CDLL, name: str) -> Iterator[None]:
     """Around a launch of the kernel `name` over memory of which nothing is known but its address:
     AssertionError where an access lies off its alignment."""
-    everywhere = (ctypes.c_uint64 * 4)(0, _HALF, 0, _HALF)
-    library.hold(everywhere, 1, None)
-    found = (ctypes.c_int64 * 5)()
-    try:
+    with _held(library, [(0, _HALF, 0, _HALF)]) as found:
         yield
+    if found:
+        _, place, access = found[0]
+        raise AssertionError(f"{name}: {access} at {place:#x}, off their alignment")
+
+
+@contextmanager
+def _held(
+    library: ctypes.CDLL, limits: Sequence[tuple[int, int, int, int]]
+) -> Iterator[list[tuple[int, int, str]]]:
+    """Around a launch that may read and write within `limits`, each the first and end of what may be read and
+    of what may be written; gives, of the first access that leaves them, the limit it is near, by number, its
+    bytes from that limit's first, and what it is in words."""
+    numbers = (ctypes.c_uint64 * (4 * len(limits)))(*chain(*limits))  # the library keeps their address
+    library.hold(numbers, len(limits), None)
+    result, found = [], (ctypes.c_int64 * 5)()
+    try:
+        yield result
     finally:
         left = library.hold(None, 0, found)
     if left:
-        _, place, size, writes, thread = found
-        access = f"thread {thread} {'writes' if writes else 'reads'} {size} bytes at {place:#x}"
-        raise AssertionError(f"{name}: {access}, off their alignment")
+        number, place, size, writes, thread = found
+        result.append((number, place, f"thread {thread} {'writes' if writes else 'reads'} {size} bytes"))
 
 
 def _bytes(array: np.ndarray, multiple: int = 1) -> tuple[int, int]:
