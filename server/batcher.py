@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from dlcb.server.errors import (
     ServerError,
     TooLarge,
 )
+from dlcb.server.lookout import LOOK_SECONDS, Habit
 from dlcb.server.metrics import Metrics
 from dlcb.server.model import QUICK, Admission, ServedModel
 from dlcb.server.slots import Slot, SlotPool
@@ -53,6 +55,8 @@ class Job:
     size: int
     started: float
     input_seconds: float
+    brisk: bool  # quick, alone, and close behind the last one
+    looked_for: bool  # neither its answer nor the next job is slept for
 
 
 class Lane(Protocol):
@@ -113,6 +117,8 @@ class Batcher:
         self._scheduled = False
         self._alarm: asyncio.TimerHandle | None = None
         self._quarantine: dict[bytes, None] = {}
+        self._habit = Habit()
+        self._last_reply = 0.0
 
     # Requests in
 
@@ -244,12 +250,29 @@ class Batcher:
             slot = self.pool.take(size)
             stack(bodies, placed, model.signature.batch, slot.view, model.padding)
         spent = time.perf_counter() - began
-        job = Job(self._jobs, model, requests, slot, placed, size, began, spent)
+        brisk = len(requests) == 1 and bool(placed) and self._is_brisk(model, began)
+        looked_for = brisk and self._habit.looks
+        job = Job(self._jobs, model, requests, slot, placed, size, began, spent, brisk, looked_for)
         lane.jobs.append(job)
         try:
             lane.start(job)
         except OSError:
             log.warning("a worker did not take its job", extra={"fields": {"model": model.name}})
+        if looked_for:
+            self._loop.call_soon(self._look, requests[0], time.perf_counter() + LOOK_SECONDS)
+
+    def _is_brisk(self, model: ServedModel, now: float) -> bool:
+        """Whether a request that leaves alone is the only one there is, follows the last answer as in a
+        conversation, and will be answered as soon."""
+        if now - self._last_reply > LOOK_SECONDS or model.run_seconds > LOOK_SECONDS or self._waiting:
+            return False
+        return not any(lane.jobs for lane in self.lanes)
+
+    def _look(self, pending: Pending, until: float) -> None:
+        """Let the loop turn, and not sleep, until the worker has answered or that moment has come."""
+        if not pending.done and time.perf_counter() < until:
+            os.sched_yield()
+            self._loop.call_soon(self._look, pending, until)
 
     # Answers out
 
@@ -284,6 +307,9 @@ class Batcher:
 
     def _settle_outputs(self, lane: Lane, job: Job, reply: dict[str, Any]) -> None:
         model, came = job.model, time.perf_counter()
+        if job.brisk:
+            self._habit.took(came - self._last_reply)
+        self._last_reply = came
         rows = [pending.admission.rows for pending in job.requests]
         try:
             if "body" in reply:

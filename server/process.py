@@ -92,6 +92,7 @@ class WorkerProcess:
             "new": [slot.number] if new else [],
             "drop": self._dropped,
             "free": self._released,
+            "look": job.looked_for,
         }
         request = job.requests[0].request
         if isinstance(request, RawRequest):

@@ -30,6 +30,7 @@ from dlcb.server.cache import open_described
 from dlcb.server.channel import Channel
 from dlcb.server.datatypes import BY_DTYPE
 from dlcb.server.errors import OF_USERS_CODE, BadRequest, DeadlineExceeded, TooLarge
+from dlcb.server.lookout import LOOK_SECONDS, look
 from dlcb.server.memory import check_memory, footprint_of
 from dlcb.server.padding import Padding, PaddingError
 from dlcb.server.probing import check_padding, probe
@@ -77,10 +78,10 @@ class Worker:
     def serve(self) -> None:
         """Run jobs until the front closes the socket."""
         _want_no_gradients()
-        idle = select.poll()
-        idle.register(self._jobs.fileno(), select.POLLIN)
+        next_job = select.poll()
+        next_job.register(self._jobs.fileno(), select.POLLIN)
         while True:
-            while self._ran and not idle.poll(IDLE_MILLISECONDS):
+            while self._ran and not next_job.poll(IDLE_MILLISECONDS):
                 self._record_one()
             received = self._jobs.receive()
             if received is None:
@@ -95,6 +96,8 @@ class Worker:
                 self._outputs.give_back(self._taken.pop(number))
             reply, new = self._answer(job)
             self._jobs.send(reply, [slot.file for slot in new])
+            if job["look"]:
+                look(lambda: next_job.poll(0), time.perf_counter() + LOOK_SECONDS)
 
     def _answer(self, job: dict[str, Any]) -> tuple[dict[str, Any], list[Slot]]:
         """The reply to a job, and the slots the front has not seen yet."""

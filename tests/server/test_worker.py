@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,9 @@ import pytest
 
 from dlcb.compiler import InputDeclaration, ModelSource
 from dlcb.kernel_cache import open_store
+from dlcb.server import worker
 from dlcb.server.channel import Channel
+from dlcb.server.lookout import look
 from dlcb.server.process import start
 from dlcb.server.slots import Begun, SlotPool
 from dlcb.server.worker import GENTLE, Worker
@@ -57,6 +59,7 @@ def job_of(pool: SlotPool, number: int, array: numpy.ndarray) -> tuple[dict[str,
         "new": [slot.number],
         "drop": [],
         "free": [],
+        "look": False,
         "inputs": [("x", "<f4", 0, array.shape)],
     }
     return message, [slot.file]
@@ -134,6 +137,22 @@ def test_plans_are_recorded_when_no_job_waits_and_only_on_a_gpu(front: Front) ->
     else:
         until(lambda: front.model.recorded == 4)  # three shapes, and a look that finds no more
         until(lambda: not front.worker._ran)
+
+
+@pytest.mark.parametrize("front", ["cpu"], indirect=True)
+def test_a_worker_looks_for_the_next_job_when_told_to(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[float] = []
+
+    def look_for_long(found: Callable[[], object], until: float) -> None:
+        looked.append(until)
+        look(found, until + 60)
+
+    monkeypatch.setattr(worker, "look", look_for_long)
+    for number, told in enumerate((False, True, False)):
+        message, files = job_of(front.pool, number, numpy.full((1, 1), 1.0, "float32"))
+        front.jobs.send({**message, "look": told}, files)
+        assert front.reply()["batch"] == number
+    assert len(looked) == 1  # and it ended when the last job came
 
 
 def test_a_failing_job_is_a_reply_like_any_other(front: Front) -> None:
