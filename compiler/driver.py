@@ -44,14 +44,12 @@ from dlcb.compiler.describe import (
 from dlcb.compiler.errors import CaptureError, CompilerError, RefusedCode, TooLong, UnsupportedOperator
 from dlcb.compiler.host.lower import lower
 from dlcb.compiler.ir import text
-from dlcb.compiler.kgen import generate
 from dlcb.compiler.kgen.deadline import Allowance
-from dlcb.compiler.kgen.kernel import KernelSet
+from dlcb.compiler.kgen.regions import generate_all
 from dlcb.compiler.loading import load_model, options_for
 from dlcb.compiler.options import CompileOptions
 from dlcb.compiler.parameters import load_parameters, place
 from dlcb.compiler.passes.pipeline import run_passes, schedule
-from dlcb.compiler.passes.steps import Group, Schedule
 from dlcb.compiler.passes.unmasked import without_mask
 from dlcb.compiler.refused import narrowed
 from dlcb.compiler.report import Report
@@ -243,10 +241,9 @@ def compile_captured(
         plans = [schedule(graph) for graph in (*graphs, *((bare[1],) if bare else ()))]
     with clock("generate"):
         allowance = Allowance(options.region_seconds, options.generate_seconds)
-        kernels = [
-            [builder.add(_kernels(group, plan, options, allowance)) for group in plan.groups]
-            for plan in plans
-        ]
+        made = [generate_all(plan, options, allowance, builder.add) for plan in plans]
+        plans, kernels = [plan for plan, _, _ in made], [of_graph for _, of_graph, _ in made]
+        divided = tuple(note for _, _, notes in made for note in notes)
         units = builder.keys()
     with clock("lower"):
         origins = [*zip(every, solutions, strict=True), (captured, solutions[0])][: len(plans)]
@@ -260,16 +257,12 @@ def compile_captured(
         report = describe_report(
             source, every, solutions, plans[:own], kernels[:own], signature, options.static
         )
+        report = replace(report, notes=(*report.notes, *divided))
     if bare:
         said = f"while every value of '{bare[0]}' is 1, a second program runs attention without a mask"
         report = replace(report, notes=(*report.notes, said))
     shown = text.show(graphs[0])
     return Artifact(signature, report, programs[0], shown, others=tuple(programs[1:]), unmasked=unmasked)
-
-
-def _kernels(group: Group, plan: Schedule, options: CompileOptions, allowance: Allowance) -> KernelSet:
-    with allowance.spent_on(group.name, group.nodes[0].source):
-        return generate(group, plan.layouts, plan.graph.system, options.target, options.static)
 
 
 def _masks(source: ModelSource) -> list[str]:

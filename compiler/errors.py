@@ -8,7 +8,7 @@ these are known.
     ├── CaptureError          the program could not be traced, or its factory failed
     ├── ToolchainError        g++ or NVRTC is missing, or does not run
     ├── RefusedCode           the compiler refused a text that we generated: PyTorch serves the model
-    ├── TooLong               kernels took too long to generate: PyTorch serves the model
+    ├── TooLong               kernels are too large: smaller ones are made, or PyTorch serves the model
     ├── UnknownName           a stage, suite, case or peer that does not exist
     ├── ArtifactError         an artifact or a kernel in the store cannot be used
     └── RequestError          the caller's fault; over HTTP a 400
@@ -60,7 +60,7 @@ class RefusedCode(CompilerError):
 
 
 class TooLong(CompilerError):
-    """Kernels were not generated in the time that they may take: PyTorch makes up for it."""
+    """Kernels were not generated within their limits: smaller ones are, or PyTorch makes up for it."""
 
 
 class UnknownName(CompilerError):

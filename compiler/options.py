@@ -42,6 +42,9 @@ class CompileOptions:
     check_shapes: int = 6  # not in the key; shapes compared with eager when a model is compiled, 0: none
     probes: int = 2  # not in the key; traces at distinct sizes; one more where a literal stays uncertain
     guard_seconds: float = 10.0  # not in the key; processor time of the forward that collects guards
+    region_values: int = (
+        5000  # not in the key; what a kernel may compute for an element; beyond it is divided
+    )
     region_seconds: float = 60.0  # not in the key; processor time for generating the kernels of a region
     generate_seconds: float = 600.0  # not in the key; the same for those of a model
     stop_after: str | None = None  # not in the key; the pipeline ends after the stage of this name

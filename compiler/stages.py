@@ -11,7 +11,9 @@ from dlcb.compiler.bridge.generalize import generalize
 from dlcb.compiler.errors import UnknownName
 from dlcb.compiler.host.lower import lower
 from dlcb.compiler.ir import text as graph_text
-from dlcb.compiler.kgen import generate, translation_unit
+from dlcb.compiler.kgen import translation_unit
+from dlcb.compiler.kgen.deadline import Allowance
+from dlcb.compiler.kgen.regions import generate_all
 from dlcb.compiler.options import CompileOptions
 from dlcb.compiler.passes import text as schedule_text
 from dlcb.compiler.passes.pipeline import PASSES, run_passes, schedule
@@ -42,9 +44,8 @@ def stage_text(source: ModelSource, stage: str, options: CompileOptions | None =
     plan = schedule(graph)
     if stage == "schedule":
         return schedule_text.show(plan)
-    kernels = [
-        generate(group, plan.layouts, graph.system, options.target, options.static) for group in plan.groups
-    ]
+    allowance = Allowance(options.region_seconds, options.generate_seconds)
+    plan, kernels, _ = generate_all(plan, options, allowance, lambda made: made)
     if stage == "generate":
         return translation_unit(kernels, options.target) if kernels else ""
     return json.dumps(lower(plan, kernels, (), solution, captured.outputs).to_json(), indent=1)

@@ -163,7 +163,7 @@ class _Inference:
         wanted = self._key(value, coordinates, guard)
         stack = [wanted]
         while stack:
-            hurry()
+            hurry(len(self.made))
             key = stack[-1]
             if key not in self.made:
                 try:

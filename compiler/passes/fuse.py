@@ -42,8 +42,11 @@ class _Kernel:
 
 
 class _Fusion:
-    def __init__(self, graph: Graph, nodes: Sequence[Node], kept: Iterable[Value], prefix: str) -> None:
+    def __init__(
+        self, graph: Graph, nodes: Sequence[Node], kept: Iterable[Value], prefix: str, views: bool
+    ) -> None:
         self.prefix = prefix
+        self.may_view = views
         self.system = graph.system
         self.nodes = nodes
         self.own = {result for node in nodes for result in node.results}
@@ -72,7 +75,7 @@ class _Fusion:
         """`value` must have memory: as a view of something that has it anyway, else written by a kernel."""
         if self._comes_in_memory(value):
             return
-        base = self.views.of(value)
+        base = self.views.of(value) if self.may_view else None
         if base is not None and base[0].producer is not None and base[0].producer.op is ops.contiguous:
             self._force(base[0])  # that is what this operator says
         if base is not None and (self._comes_in_memory(base[0]) or base[0] in self.forced):
@@ -287,10 +290,12 @@ def fusable(node: Node) -> bool:
     return node.op.at is not None and node.op.kind not in ("contract", "opaque")
 
 
-def fuse(graph: Graph, nodes: Sequence[Node], kept: Iterable[Value], prefix: str = "k") -> list[Step]:
-    """`nodes` of `graph` as ordered steps, with `kept` values in memory at the end.
-    Kernels are named `prefix`number_operator."""
-    fusion = _Fusion(graph, nodes, kept, prefix)
+def fuse(
+    graph: Graph, nodes: Sequence[Node], kept: Iterable[Value], prefix: str = "k", views: bool = True
+) -> list[Step]:
+    """`nodes` of `graph` as ordered steps, with `kept` values in memory at the end, as views where they may
+    be: what comes from other nodes has memory then. Kernels are named `prefix`number_operator."""
+    fusion = _Fusion(graph, nodes, kept, prefix, views)
     fusion.force()
     fusion.grow()
     return fusion.steps()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from dlcb.compiler.errors import RefusedCode, ShapeError
-from dlcb.compiler.options import Target
+from dlcb.compiler.options import CompileOptions, Target
 from dlcb.compiler.thunks.model import CompiledModel
 from dlcb.kernel_cache import LayeredStore
 
@@ -27,7 +27,8 @@ Parameters = Mapping[str, torch.Tensor]
 @dataclass(frozen=True)
 class Way:
     """How programs are run: at how many shapes, on which target, whether PyTorch stands before it, whether
-    they are all casts, which leave nothing to rounding, or look up long rows."""
+    they are all casts, which leave nothing to rounding, or look up long rows, and what a region may compute
+    for an element before it is divided."""
 
     shapes: int
     store: LayeredStore
@@ -35,6 +36,7 @@ class Way:
     target: Target = CPP
     casts: bool = False
     looked_up: bool = False
+    values: int = CompileOptions.region_values
 
     def program(self, seed: int) -> Program:
         if self.looked_up:
@@ -104,9 +106,9 @@ def campaign(seeds: Sequence[int], way: Way, tally: Tally) -> None:
 
 def _prepared(program: Program, way: Way) -> tuple[Ready, Parameters]:
     if not way.bridge:
-        return ready(graph(program), way.target), draw.parameters(program)
+        return ready(graph(program), way.target, way.values), draw.parameters(program)
     found = captured(program)
-    return ready(found.graph, way.target), found.parameters
+    return ready(found.graph, way.target, way.values), found.parameters
 
 
 def _alone(program: Program, way: Way, tally: Tally) -> None:

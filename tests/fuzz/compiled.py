@@ -14,7 +14,9 @@ from dlcb.compiler.errors import GuardError, RequestError
 from dlcb.compiler.expr.node import evaluate, size
 from dlcb.compiler.host.lower import lower
 from dlcb.compiler.ir.graph import Graph
-from dlcb.compiler.kgen import KernelSet, generate, translation_unit
+from dlcb.compiler.kgen import KernelSet, translation_unit
+from dlcb.compiler.kgen.deadline import Allowance
+from dlcb.compiler.kgen.regions import generate_all
 from dlcb.compiler.options import CompileOptions, Target
 from dlcb.compiler.passes.pipeline import run_passes, schedule
 from dlcb.compiler.passes.steps import KernelStep, Schedule, Step
@@ -49,8 +51,8 @@ class Ready:
         return {name: evaluate(self.solution.apply(size(name)), sizes) for name in sizes}
 
 
-def ready(graph: Graph, target: Target = CPP) -> Ready:
-    """Passes, fusion and kernels of one program."""
+def ready(graph: Graph, target: Target = CPP, values: int = CompileOptions.region_values) -> Ready:
+    """Passes, fusion and kernels of one program, none of which computes more than `values` for an element."""
     solution = graph.system.solve()
     plan = schedule(run_passes(graph, target.kind))
     plan = replace(
@@ -58,9 +60,10 @@ def ready(graph: Graph, target: Target = CPP) -> Ready:
         prologue=tuple(_renamed(step, graph.name) for step in plan.prologue),
         steps=tuple(_renamed(step, graph.name) for step in plan.steps),
     )
-    system = plan.graph.system
-    kernels = tuple(generate(group, plan.layouts, system, target) for group in plan.groups)
-    return Ready(graph, plan, kernels, solution, target)
+    options = CompileOptions(target=target, region_values=values)
+    allowance = Allowance(options.region_seconds, options.generate_seconds)
+    plan, kernels, _ = generate_all(plan, options, allowance, lambda made: made)
+    return Ready(graph, plan, tuple(kernels), solution, target)
 
 
 def _renamed(step: Step, prefix: str) -> Step:

@@ -15,7 +15,7 @@ import torch
 
 from dlcb.compiler.driver import options_for
 from dlcb.compiler.ir import ops
-from dlcb.compiler.options import Target
+from dlcb.compiler.options import CompileOptions, Target
 from dlcb.kernel_cache import open_store
 
 from .campaign import Tally, Way, campaign, smaller
@@ -36,6 +36,12 @@ def main() -> int:
     parser.add_argument("--bridge", action="store_true", help="capture the programs from PyTorch")
     parser.add_argument("--casts", action="store_true", help="casts between all types, compared bit by bit")
     parser.add_argument("--looked-up", action="store_true", help="long rows that data choose")
+    parser.add_argument(
+        "--values",
+        type=int,
+        default=CompileOptions.region_values,
+        help="that a region may compute for an element before it is divided",
+    )
     parser.add_argument("--target", choices=("cpp", "cuda"), default="cpp")
     given = parser.parse_args()
     faulthandler.enable()  # a library may end the process
@@ -44,7 +50,8 @@ def main() -> int:
     tally, start, told = Tally(), time.monotonic(), 0
     with tempfile.TemporaryDirectory() as folder:
         target = Target.cpp() if given.target == "cpp" else options_for("cuda").target
-        way = Way(given.shapes, open_store(Path(folder)), given.bridge, target, given.casts, given.looked_up)
+        drawn = (given.bridge, target, given.casts, given.looked_up, given.values)
+        way = Way(given.shapes, open_store(Path(folder)), *drawn)
         for first in range(given.seed, given.seed + given.programs, given.batch):
             last = min(first + given.batch, given.seed + given.programs)
             campaign(range(first, last), way, tally)

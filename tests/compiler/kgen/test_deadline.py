@@ -9,7 +9,14 @@ from dlcb.compiler.kgen.deadline import Allowance, hurry
 
 
 def test_without_a_limit_there_is_no_end() -> None:
-    hurry()
+    hurry(10**9)
+
+
+def test_a_region_may_compute_as_many_values_as_it_is_told() -> None:
+    with Allowance(60.0, 60.0).spent_on("k7_add", "model.py:3", values=9):
+        hurry(9)
+        with pytest.raises(TooLong, match="more than the 9 values that a region may"):
+            hurry(10)
 
 
 @pytest.mark.parametrize(
@@ -22,4 +29,4 @@ def test_a_region_that_takes_too_long_is_named(region: float, whole: float, said
         while True:
             hurry()
     assert (raised.value.node, raised.value.source_line) == ("k7_add", "model.py:3")
-    hurry()  # what comes afterwards is not held to it
+    hurry(10**9)  # what comes afterwards is not held to it

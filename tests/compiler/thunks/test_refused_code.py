@@ -1,9 +1,10 @@
 """A model whose generated code the compiler refuses, or whose kernels take too long to generate, is served by
-PyTorch, and says so."""
+PyTorch, and says so. A region that is too large for one kernel is several."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,20 @@ SOURCE = ModelSource("refused", "1", factory=f"{__name__}:Doubled", inputs=INPUT
 class Doubled(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * 2 + 1
+
+
+class Neighbours(nn.Module):
+    """Each step reads two elements of what the one before it made, beside layers that do not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.norm(x)
+        for _ in range(6):
+            y = torch.where(y > 0, torch.cat((x[:1], y))[:-1], y * 0.5 + 1)
+        return y, self.norm(y).softmax(1)
 
 
 def compiler(folder: Path, *words: str) -> CompileOptions:
@@ -50,6 +65,22 @@ def test_pytorch_serves_what_takes_too_long_to_generate(tmp_path: Path) -> None:
     assert report.tier == "eager"
     assert "more than the 0 s of processor time that a region may take" in report.quarantined
     assert "test_refused_code.py" in report.quarantined
+
+
+def test_a_region_that_is_too_large_is_several_kernels(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "store")
+    source = replace(SOURCE, factory=f"{__name__}:Neighbours")
+    compilation = compile_model(source, store, CompileOptions(region_values=12))
+    report = compilation.report
+    assert (report.tier, report.eager_nodes, report.quarantined) == ("dynamic", 0, "")
+    said = [note for note in report.notes if "several kernels" in note]
+    assert said
+    assert all("an element takes more than the 12 values" in note for note in said)
+    assert all(__name__ in note for note in said)
+    model = load_model(source, compilation.artifact_key, store)
+    for rows in (1, 2, 5, 33):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(model.call(x), list(Neighbours()(x)))
 
 
 def test_a_compiler_that_does_not_work_is_an_error(tmp_path: Path) -> None:
