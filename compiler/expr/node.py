@@ -300,7 +300,8 @@ def substitute_all(roots: Iterable[Expr], replace: Mapping[Expr, Expr]) -> list[
 def evaluate(root: Expr, values: Mapping[str, int]) -> Any:
     """The Python number that `root` has when the size variables and free indices have these values.
 
-    Raises KeyError for a variable without a value and ZeroDivisionError for a division that has none."""
+    Raises KeyError for a variable without a value and ZeroDivisionError for a division that has none, and
+    where an integer is made of what is none (`int(log(0))`)."""
     return _run(_steps((root,)), values)[-1]
 
 
@@ -343,6 +344,8 @@ def _steps(roots: tuple[Expr, ...]) -> list[_Step]:
 
 
 def _converted(dtype: DType, number: Any) -> Any:
+    if not dtype.is_float and isinstance(number, float) and not math.isfinite(number):
+        raise ZeroDivisionError(f"{number} is no {dtype.name}")
     return const(number, dtype).value
 
 

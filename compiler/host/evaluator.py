@@ -1,15 +1,18 @@
 """Many expressions over size variables as one Python function, so that a new shape costs arithmetic and no
 walk over trees. Shared sub-expressions are computed once. A quotient or remainder by zero, which has no
-value, comes out as 0: an empty dim must not stop the evaluation of what it leaves unused.
+value, comes out as 0, and so does an integer made of infinity: an empty dim must not stop the evaluation of
+what it leaves unused.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, cast
 
+from dlcb.compiler.dtype import BOOL
 from dlcb.compiler.expr.dag import Expr, toposort
 from dlcb.compiler.expr.ops import OPS
 
@@ -46,12 +49,14 @@ def compile_expressions(
 
     `tree` nests tuples (named ones too), lists, mappings and choices; whatever else it holds stays as it is.
     `definitions` are further size variables in terms of `sizes`. An expression over a size variable that
-    nothing gives is `unknown`; without that it is a KeyError that names the variable.
+    nothing gives is `unknown`; without that, and in `within`, it is a KeyError that names the variable.
     """
     writer = _Writer(sizes, definitions, unknown)
     done: dict[Any, str] = {}
     first: list[str] = []
     if within is not None:
+        if missing := writer.not_given(within):  # a condition that is not known is none that holds
+            raise KeyError(missing[0])
         first, condition = writer.write(within, done)
         first += [f"if not {condition}:", "    return None"]
     body, result = writer.write(tree, done)
@@ -98,8 +103,12 @@ class _Writer:
                 done[node] = f"v{next(self._numbers)}"
                 lines.append(f"{done[node]} = {_line(node, [done[arg] for arg in node.args], self.scope)}")
 
+    def not_given(self, e: Expr) -> list[str]:
+        """The size variables of `e` that nothing gives."""
+        return sorted(size.value for size in e.free if size.value not in self._given)
+
     def _is_given(self, e: Expr) -> bool:
-        return all(size.value in self._given for size in e.free)
+        return not self.not_given(e)
 
     def _choose(self, choice: Choice, done: dict[Any, str]) -> list[str]:
         name = f"v{next(self._numbers)}"
@@ -150,8 +159,15 @@ def _leaves(tree: Any) -> Iterator[Expr | Choice]:
             yield from _leaves(item)
 
 
+def _whole(number: float) -> int:
+    return int(number) if math.isfinite(number) else 0
+
+
 def _line(node: Expr, args: list[str], scope: dict[str, object]) -> str:
     match node.op:
+        case "cast" if node.args[0].dtype.is_float and not node.dtype.is_float and node.dtype is not BOOL:
+            scope["_whole"] = _whole
+            return f"_whole({args[0]})"
         case "cast":
             return f"{_CONVERSIONS[node.dtype.kind]}({args[0]})"
         case "where":

@@ -182,7 +182,8 @@ class _Lowering:
         last_part = self._last_part(parts)
         segments: list[Segment] = []
         for number, (steps, binds) in enumerate(parts):
-            ready = [g for g in guards if number == len(parts) - 1 or _depends(g.condition, given) <= known]
+            # what is left over in the end is about sizes of results that nothing needs, so that none is made
+            ready = [g for g in guards if _depends(g.condition, given) <= known]
             guards = [g for g in guards if g not in ready]
             segments.append(
                 self._segment(number, steps, tuple(binds), tuple(ready), last_part, len(parts) - 1)

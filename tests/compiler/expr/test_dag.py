@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dlcb.compiler.dtype import FLOAT32, FLOAT64, INT32, INT64
+from dlcb.compiler.dtype import FLOAT32, FLOAT64, INDEX, INT32, INT64
 from dlcb.compiler.expr.dag import Expr, toposort
 from dlcb.compiler.expr.node import (
     ONE,
@@ -91,6 +91,13 @@ def test_negative_numerators_round_down() -> None:
 def test_division_by_zero_has_no_value() -> None:
     with pytest.raises(ZeroDivisionError):
         evaluate(const(1) // const(0), {})
+
+
+def test_an_integer_made_of_infinity_has_no_value() -> None:
+    logarithm = cast(apply("log", cast(n, FLOAT64)), INDEX)
+    assert evaluate(logarithm, {"n": 8}) == 2
+    with pytest.raises(ZeroDivisionError):
+        evaluate(logarithm, {"n": 0})
 
 
 def test_expressions_do_not_pickle() -> None:

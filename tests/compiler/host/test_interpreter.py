@@ -6,8 +6,20 @@ import random
 import handmade
 import pytest
 
+from dlcb.compiler.dtype import FLOAT64, INDEX
 from dlcb.compiler.errors import CompilerError, ContractError, GuardError
-from dlcb.compiler.expr.node import as_expr, ceildiv, equal, evaluate_all, maximum, minimum, size, where
+from dlcb.compiler.expr.node import (
+    apply,
+    as_expr,
+    cast,
+    ceildiv,
+    equal,
+    evaluate_all,
+    maximum,
+    minimum,
+    size,
+    where,
+)
 from dlcb.compiler.host.evaluator import Choice, Spread, compile_expressions
 from dlcb.compiler.host.interpreter import Interpreter
 from dlcb.compiler.host.magic import divide, magic
@@ -170,6 +182,20 @@ def test_of_a_choice_only_what_is_chosen_is_computed() -> None:
         function(4, 5)
     with pytest.raises(AssertionError, match="computed for 4"):
         function(4, 0)
+
+
+def test_what_has_no_value_is_zero() -> None:
+    logarithm = cast(apply("log", cast(n, FLOAT64)), INDEX)
+    evaluated = compile_expressions([n // m, n % m, logarithm], ["n", "m"])
+    assert evaluated(8, 0) == [0, 0, 2]
+    assert evaluated(0, 3) == [0, 0, 0]
+
+
+def test_a_condition_over_a_size_that_nothing_gives_is_an_error() -> None:
+    """Else it would pass at all sizes, and what stands beside it would, too."""
+    for unknown in (None, -1):
+        with pytest.raises(KeyError, match="m"):
+            compile_expressions([n * 2], ["n"], unknown=unknown, within=(n < 5) & (m < 3))
 
 
 def test_nothing_is_computed_where_the_sizes_are_not_within() -> None:

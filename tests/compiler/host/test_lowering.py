@@ -155,6 +155,19 @@ def test_an_eager_node_that_indexes_is_checked(build, store: LayeredStore) -> No
         thunk.run([torch.randn(6, 4), torch.tensor([4, 5, -1])])
 
 
+def test_a_guard_over_a_size_that_nothing_makes_leaves_the_others(build, store: LayeredStore) -> None:
+    n = build.system.fresh("n")
+    unmade = build.system.runtime_size("r0", low=3)
+    x = build.input("x", (n, 4), FLOAT32)
+    build.system.require(n % 2 < 1)
+    build.system.require(unmade + 1 <= n)
+    thunk = compiled_graphs.compiled(build.build(build.apply(ops.neg, x)), {}, store)
+    x = torch.randn(6, 4)
+    assert torch.equal(poisoned(thunk, x)[0], -x)
+    with pytest.raises(GuardError, match="n % 2"):
+        thunk.run([torch.randn(5, 4)])
+
+
 def test_an_operator_that_only_pytorch_has_is_a_library_call(build, store: LayeredStore) -> None:
     n = build.system.fresh("n")
     x = build.input("x", (n, 4), FLOAT32)
