@@ -70,6 +70,7 @@ def _pixel_shuffle(e: Emit, x: Value, factor: int) -> Value:
 def _pixel_unshuffle(e: Emit, x: Value, factor: int) -> Value:
     *lead, channels, height, width = x.shape
     n = len(lead)
+    e.require(as_expr(1) <= product(x.shape), "an element: PyTorch leaves a tensor of none as it is")
     rows, columns = e.quotient((height,), (factor,)), e.quotient((width,), (factor,))
     parts = e.reshape(x, (*lead, channels, rows, factor, columns, factor))
     parts = e.permute(parts, (*range(n), n, n + 2, n + 4, n + 1, n + 3))
@@ -500,6 +501,11 @@ ROWS: dict[str, Row] = {
     "aten.eye.m": _eye,
 }
 
+RESIZINGS = frozenset(  # calls whose second argument has the result's last sizes
+    f"aten.upsample_{way}.vec"
+    for way in ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "bicubic2d", "trilinear3d")
+)
+
 # Which arguments of an operator are sizes or positions that may follow an input (by place): with one trace
 # only these are matched to sizes in the graph.
 SIZE_ARGUMENTS: dict[str, tuple[int, ...]] = {
@@ -518,6 +524,7 @@ SIZE_ARGUMENTS: dict[str, tuple[int, ...]] = {
     "aten.arange.start": (0, 1),
     "aten.arange.start_step": (0, 1),
     "aten.eye.default": (0,),
-    "aten.upsample_nearest2d.vec": (1,),
-    "aten.upsample_bilinear2d.vec": (1,),
+    "aten.eye.m": (0, 1),
+    "aten.one_hot.default": (1,),
+    **dict.fromkeys(RESIZINGS, (1,)),
 }

@@ -118,6 +118,10 @@ class Emit:
         """State that two sizes are equal; gives the simpler one."""
         return self.system.equal(a, b, Provenance(self.operator, self.build.source, detail))
 
+    def first_met(self, size: Expr) -> int:
+        """When the newest of the size variables in `size` was first met."""
+        return max((self.system.age(symbol) for symbol in size.free), default=-1)
+
     def is_one(self, size: Expr) -> bool:
         return self.system.known(equal(size, ONE)) is True
 

@@ -79,7 +79,7 @@ def _within(e: Emit, dims: list[Expr], before: list[int], after: list[int], shap
     if len(dims) == len(after) == 1 or before == after:
         return list(dims)
     # factors of a product have no order of their own: inputs' sizes were made in the order of their axes
-    symbols = sorted((factor for factor in factors(dims) if not factor.is_const), key=e.system.age)
+    symbols = sorted((factor for factor in factors(dims) if not factor.is_const), key=e.first_met)
     sizes: list[Any] = []
     for value, size in zip(after, shape, strict=True):
         equal = next((symbol for symbol in symbols if value != 1 and e.observed(symbol) == (value,)), None)

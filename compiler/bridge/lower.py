@@ -476,7 +476,7 @@ class _Lowering:
             traced = [trace[place].shape for trace in results]
             if len({len(shape) for shape in traced}) > 1:
                 raise self._disagreement(f"results of {' and '.join(str(list(s)) for s in traced)}")
-            exact = self.exact.get(node, {})
+            exact = {**self.exact.get(node, {}), **_resized(target, arguments)}
             shapes.append(
                 tuple(
                     self._result_size(values, near, axis, exact.get(result_place(place, axis)))
@@ -502,12 +502,14 @@ class _Lowering:
         if not all(isinstance(value, int) for value in values):  # known at run time only
             return self.build.system.runtime_size(f"r{axis}")
         if exact is not None and self.sizes.observed(exact) == tuple(values):
+            self.emit.require(as_expr(0) <= exact, f"axis {axis} of the result")
             return self.sizes.spell(exact, near)
         if self.emit.single:
             return as_expr(self._sized(values[0], near))
         if len(set(values)) == 1:
             return as_expr(values[0])
         if (found := self.sizes.explain(tuple(values), near)) is not None:
+            self.emit.require(as_expr(0) <= found, f"axis {axis} of the result")
             return found
         fresh = self.build.system.runtime_size(f"r{axis}")
         self.sizes.define(fresh, tuple(values))
@@ -519,6 +521,14 @@ def _sizes_of(made: Any) -> Sequence[Expr]:
     if isinstance(made, Pieces):
         return (made.count,)
     return made.shape if isinstance(made, Value) else ()
+
+
+def _resized(target: str, arguments: Sequence[Any]) -> Numbers:
+    """The sizes of a result that the call itself gives: each is one number of the program, not two."""
+    sizes = (arguments[1] or ()) if target in aten_shape.RESIZINGS else ()
+    return {
+        result_place(0, arguments[0].rank - len(sizes) + k): as_expr(size) for k, size in enumerate(sizes)
+    }
 
 
 def _holds_number(arguments: Sequence[Any]) -> bool:

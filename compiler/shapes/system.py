@@ -108,6 +108,8 @@ class System:
 
     def age(self, symbol: Expr) -> int:
         """When a size variable was first met: of two equal ones the older represents both."""
+        if symbol.op != "size":
+            raise ValueError(f"expected a size variable, found {symbol!r}")
         self._names.add(symbol.value)
         return self._age.setdefault(symbol, len(self._age))
 

@@ -15,8 +15,8 @@ from torch.export import Dim
 
 from dlcb.compiler.bridge.capture import export, load_program
 from dlcb.compiler.bridge.generalize import Captured, generalize
-from dlcb.compiler.driver import compile_model
-from dlcb.compiler.errors import CaptureError, ContractError, ShapeError
+from dlcb.compiler.driver import compile_model, load_model
+from dlcb.compiler.errors import CaptureError, ContractError, GuardError, ShapeError
 from dlcb.compiler.options import CompileOptions
 from dlcb.compiler.source import InputDeclaration, ModelSource
 from dlcb.kernel_cache import open_store
@@ -70,6 +70,8 @@ def test_equal_sizes_in_the_sample_never_merge(sample: tuple[int, int]) -> None:
         lambda x: x.reshape(-1).view(x.shape[0], x.shape[1]),
         lambda x: torch.zeros(x.shape) + x,
         lambda x: x + torch.arange(x.shape[1]),
+        lambda x: x + torch.eye(x.shape[0], x.shape[1]),
+        lambda x: x + nn.functional.interpolate((x * 2)[:, None, ::2], x.shape[1:], mode="linear")[:, 0],
     ],
 )
 @pytest.mark.parametrize("sample", [(4, 6), (6, 6), (2, 4)])
@@ -78,6 +80,40 @@ def test_small_programs(function: Callable[..., object], sample: tuple[int, int]
     first, second = program.verdicts
     assert isinstance(first.size, str) and isinstance(second.size, str)
     assert_agrees(program, Program(function), {"x": torch.randn(3, 8)})
+
+
+def test_a_reshape_of_padded_rows_asks_for_the_multiple(tmp_path: Path) -> None:
+    """At all sizes but those, the file's own padding would be another."""
+
+    def function(x: Tensor) -> Tensor:
+        return nn.functional.pad(x, (0, 0, 0, -x.shape[1] % 8)).view(x.shape[0], -1, 8, 3).mean(2)
+
+    path = tmp_path / "padded.pt2"
+    torch.export.save(export(Program(function).eval(), {"x": torch.randn(2, 13, 3)}), path)
+    declared = (InputDeclaration("x", "float32", ("b", "n", 3)),)
+    source = ModelSource("padded", "1", program=str(path), inputs=declared, outputs=("y",))
+    program = generalize(source)
+    assert list(program.graph.system.solve().verdicts) == ["b", "n"]
+    store = open_store(tmp_path / "cache")
+    model = load_model(source, compile_model(source, store).artifact_key, store)
+    for length in (5, 21):
+        x = torch.randn(3, length, 3)
+        torch.testing.assert_close(model.call(x)[0], function(x))
+    for length in (1, 7, 8, 9):
+        with pytest.raises(GuardError, match=rf"\(n \+ 3\) % 8 == 0 must hold .* n = {length}"):
+            model.call(torch.randn(3, length, 3))
+
+
+def test_a_number_of_classes_follows_a_size_or_is_what_the_graph_needs() -> None:
+    def follows(ids: Tensor) -> Tensor:
+        return nn.functional.one_hot(ids % 2, ids.shape[0]).float() * 2
+
+    def fixed(ids: Tensor) -> Tensor:
+        return nn.functional.one_hot(ids % 2, 5).float() @ torch.linspace(0, 1, 15).view(5, 3)
+
+    for function in (follows, fixed):
+        program = from_one_trace(Program(function).eval(), ids=torch.zeros(5, dtype=torch.long))
+        assert_agrees(program, Program(function), {"ids": torch.arange(7)})
 
 
 def test_a_batch_of_one_in_the_sample_stays_free() -> None:
