@@ -238,6 +238,8 @@ def _try(model: CompiledModel, answers: Answers, asked: Sequence[Answer]) -> Tri
                     found.out_of_range = wrong
                 except RequestError:
                     pass
+                except Exception:  # no guard of ours says so, and it would fail in another way
+                    found.refused.append((answer.sizes, answer.refusal))
                 continue
             found.accepted.append(answer.sizes)
             shapes = shapes_of(model.signature, answer.sizes)

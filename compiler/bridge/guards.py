@@ -28,7 +28,7 @@ from dlcb.compiler.bridge.places import short
 from dlcb.compiler.bridge.real_forward import unlike_real
 from dlcb.compiler.bridge.record import user_place
 from dlcb.compiler.bridge.recorder import TOO_LONG, Recorder, line_of, place_of
-from dlcb.compiler.bridge.seen import Numbers, Place, Seen, numbers, result_sizes
+from dlcb.compiler.bridge.seen import Numbers, Place, Seen, is_result, numbers, result_sizes
 from dlcb.compiler.bridge.symbolic import Untranslatable, condition, number
 from dlcb.compiler.bridge.unchanged import unchanged
 from dlcb.compiler.errors import CaptureError
@@ -219,6 +219,8 @@ def _seen(calls: Sequence[Met], symbols: Mapping[Any, Expr]) -> tuple[Seen, str]
                     ours[path] = number(value.node.expr, symbols)
                 except Untranslatable as error:
                     ours[path] = None
+                    if is_result(path):  # a size that only run time knows, and measures
+                        continue
                     line = f"{short(place[0])}:{place[1]}" if place else target
                     unsaid = unsaid or f"the number {error} at {line} has no counterpart"
             else:

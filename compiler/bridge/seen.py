@@ -52,6 +52,11 @@ def result_place(place: int, axis: int) -> Path:
     return (_RESULT, place, axis)
 
 
+def is_result(path: Path) -> bool:
+    """Whether this is the place of a result's size, not of a number that the call is given."""
+    return path[0] == _RESULT
+
+
 def moved(given: Numbers, places: int) -> Numbers:
     """The same numbers in a call that has so many further operands after its first."""
     return {
@@ -96,7 +101,7 @@ class Reader:
                 for each in calls.values()
                 for call in each
                 for path, value in call.items()
-                if isinstance(value, Expr) and not value.is_const and path[0] != _RESULT
+                if isinstance(value, Expr) and not value.is_const and not is_result(path)
             )
         )
         self.complete = complete

@@ -68,10 +68,10 @@ def _at_sample(func: Any, args: Sequence[Any], sampled: _Sampled) -> torch.Tenso
     """What `func` gives at the sample's sizes, without data; None where PyTorch is to word a refusal, so with
     sizes that only run time knows, and where the result's order is not rows first."""
     with _disable_current_modes(), no_python_dispatcher():
-        given = [sampled.of(argument) for argument in args]
-        if func in _OF_ROWS and not all(map(_has_rows_first, given)):
-            return None
         try:
+            given = [sampled.of(argument) for argument in args]
+            if func in _OF_ROWS and not all(map(_has_rows_first, given)):
+                return None
             sure = _SURE[func](*given) if func in _SURE else None
             found = func(*given) if sure is None else torch.empty(sure, dtype=given[0].dtype, device="meta")
         except _REFUSALS:

@@ -65,6 +65,22 @@ def test_a_size_used_as_a_value_is_no_branch() -> None:
     assert branches(lambda x: x / x.shape[0]).found == ()
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[x > 0] * 2,
+        lambda x: torch.nn.functional.linear(x[x[:, 0] > 0], x.new_ones(3, 4)),
+        lambda x: x.nonzero().float().sum(0),
+    ],
+)
+def test_a_size_that_only_run_time_knows_is_followed(function: Callable[[Tensor], Tensor]) -> None:
+    assert branches(function) == Branches(())
+
+
+def test_a_number_that_only_run_time_knows_is_said() -> None:
+    assert "has no counterpart" in branches(lambda x: x * x.nonzero().shape[0]).missing
+
+
 def test_a_time_limit_is_said() -> None:
     assert "more than 0 s" in branches(lambda x: x.view(-1) + 1, seconds=0.0).missing
 

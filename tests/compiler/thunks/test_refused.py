@@ -4,6 +4,7 @@ load check met there limits the model, and the report says so."""
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,6 +41,9 @@ FUNCTIONS: dict[str, tuple[tuple[int | str, ...], Function]] = {
     "statistics of one pixel": (("n", 3, "h", "w"), F.instance_norm),
     "windows in too little": (("n", 3, "h", "w"), lambda x: F.unfold(x, 3)),
     "attention over nothing": (("b", "s", 4), attention),
+    "windows of a view": (("n", "m"), lambda x: x.unfold(1, 4, 2).mean(-1)),
+    "blocks of nothing": (("n", 4, "h", "w"), lambda x: F.pixel_unshuffle(x, 2) + 1),
+    "the logarithm of no size": (("n", "m"), lambda x: x * int(math.log(x.shape[1]) * 4)),
 }
 
 
