@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -275,14 +275,16 @@ def shaken(
     have been kept in."""
     kinds = types(program)
 
-    def moved(step: Step, node: Node, result: torch.Tensor) -> torch.Tensor:
+    def moved(step: Step, node: Node, operands: Sequence[torch.Tensor], result: torch.Tensor) -> torch.Tensor:
         places = node.op is ops.upsample_bilinear  # whose shares have the error of places, which are larger
         if step.name not in program.rounded or (node.op.kind in ("move", "index", "create") and not places):
             return result
         unit = _SUMMED if node.op.fold == "sum" or places else _FEW_UNITS
         unit = max(unit, _UNITS.get(kinds[step.name], 0.0))
-        dice = torch.rand(result.shape, generator=generator, dtype=torch.float64)
-        return result * (1 + unit * (2 * dice - 1)) if result.is_floating_point() else result
+        dice = 2 * torch.rand(result.shape, generator=generator, dtype=torch.float64) - 1
+        if node.op is ops.gelu:  # 1 + erf(x) cancels where x is far below 0
+            result = result + operands[0] * (unit * dice)
+        return result * (1 + unit * dice) if result.is_floating_point() else result
 
     return _stepwise(program, tensors, moved)
 
@@ -296,7 +298,7 @@ def _is_unread(program: Program, tensors: dict[str, torch.Tensor], ours: list[to
             made = draw.tensor(Input(value.name, value.shape, value.dtype), {}, dice)
             return made.double() if made.is_floating_point() else made
 
-        made = _stepwise(program, tensors, lambda step, node, result: result, anything)
+        made = _stepwise(program, tensors, lambda step, node, operands, result: result, anything)
         if any(_complaint(mine, right.to(mine.dtype), right) for mine, right in zip(ours, made, strict=True)):
             return False
     return True
@@ -305,7 +307,7 @@ def _is_unread(program: Program, tensors: dict[str, torch.Tensor], ours: list[to
 def _stepwise(
     program: Program,
     tensors: dict[str, torch.Tensor],
-    after: Callable[[Step, Node, torch.Tensor], torch.Tensor],
+    after: Callable[[Step, Node, Sequence[torch.Tensor], torch.Tensor], torch.Tensor],
     instead: Callable[[Value], torch.Tensor] | None = None,
 ) -> list[torch.Tensor]:
     """The outputs by the oracle, one operator at a time: `after` may change a result, `instead` gives one
@@ -328,7 +330,8 @@ def _stepwise(
         known = {v: values[v.name] for v in one.inputs}
         try:
             for node in one.nodes:
-                known[node.result] = after(step, node, _alone(node, [known[v] for v in node.inputs]))
+                operands = [known[v] for v in node.inputs]
+                known[node.result] = after(step, node, operands, _alone(node, operands))
             values[step.name] = known[one.outputs[0]]
         except IndexRangeError:
             if instead is None:
