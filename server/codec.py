@@ -29,6 +29,7 @@ NO_NAN = "JSON has no NaN and no Infinity, send tensors that hold them as binary
 _NOT_A_NUMBER = re.compile(rb"[\[,:\s-](NaN|Infinity)\b")
 _INTEGER = frozenset({int})
 _FIRST_WORD = b'{"inputs"'
+_INPUT = '{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [0.5, 1.5]}'
 _STATELESS = ("sequence_id", "sequence_start", "sequence_end")
 _ENCODINGS = {"gzip": 31, "deflate": 15}  # zlib's window bits, which choose the container
 
@@ -256,7 +257,7 @@ def _decode_input(index: int, entry: Any, body: memoryview, offset: int, binary:
         raise BadRequest(f"inputs[{index}] is {_kind(entry)}, expected an object")
     name = entry.get("name")
     if type(name) is not str:
-        raise BadRequest(f"inputs[{index}]: 'name' is {_kind(name)}, expected a string")
+        raise BadRequest(f"inputs[{index}]: 'name' is {_kind(name)}, expected a string{_example(name)}")
     datatype = _datatype(name, entry.get("datatype"))
     shape = _shape(name, entry.get("shape"))
     parameters = entry.get("parameters")
@@ -301,14 +302,16 @@ def _datatype(name: str, value: Any) -> Datatype:
         if value == "BYTES":
             raise BadRequest(f"input '{name}': datatype BYTES is not served by any model here")
         raise BadRequest(
-            f"input '{name}': datatype is {_quoted(value)}, expected one of {', '.join(DATATYPES)}"
+            f"input '{name}': 'datatype' is {_quoted(value)}, expected one of {', '.join(DATATYPES)}"
+            f"{_example(value)}"
         )
     return datatype
 
 
 def _shape(name: str, value: Any) -> tuple[int, ...]:
     if type(value) is not list:
-        raise BadRequest(f"input '{name}': 'shape' is {_kind(value)}, expected a list of sizes")
+        found = _kind(value)
+        raise BadRequest(f"input '{name}': 'shape' is {found}, expected a list of sizes{_example(value)}")
     if len(value) > MAX_RANK:
         raise BadRequest(f"input '{name}': 'shape' has {len(value)} axes, at most {MAX_RANK} are allowed")
     elements = 1
@@ -323,6 +326,11 @@ def _shape(name: str, value: Any) -> tuple[int, ...]:
                 f"input '{name}', axis {axis}: size {size} makes more elements than can be addressed"
             )
     return tuple(value)
+
+
+def _example(value: Any) -> str:
+    """What an input looks like, for whoever left out a part of it."""
+    return f", as in {_INPUT}" if value is None else ""
 
 
 def _pack(name: str, datatype: Datatype, shape: tuple[int, ...], data: Any) -> Buffer:

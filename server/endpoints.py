@@ -79,8 +79,7 @@ class Endpoints:
         ]
         if any(self.registry.state(name, number)[0] is State.READY for number in served):
             return 200, {"name": name, "ready": True}
-        state, reason = self.registry.state(name, entry.version)
-        return 503, {"name": name, "ready": False, "error": f"model '{name}' is {state.lower()}: {reason}"}
+        return 503, {"name": name, "ready": False, "error": self.registry.why_not_ready(name, entry.version)}
 
     def config(self, name: str, version: str | None = None) -> dict[str, Any]:
         """The configuration extension, as far as it has meaning here. `max_batch_size` is 0 unless every

@@ -25,6 +25,7 @@ from dlcb.server.supervisor import NO_WORKER, Supervisor
 from dlcb.server.types import State
 
 DRAIN_STEP = 0.01  # seconds between looks at a model that is going
+NOT_LOADED, UNLOADED = "not loaded", "unloaded"  # reasons
 
 log = logging.getLogger("dlcb.registry")
 
@@ -74,17 +75,21 @@ class Registry:
             entry = self.repository.versions(name)[0]
         else:
             entry = self.repository.find(name, version)
-        state, reason = self.state(entry.name, entry.version)
-        raise NotReady(
-            f"model '{name}' version '{entry.version}' is {state.lower()}{f': {reason}' if reason else ''}"
-        )
+        raise NotReady(self.why_not_ready(entry.name, entry.version))
+
+    def why_not_ready(self, name: str, version: str) -> str:
+        """What is said of a registered version that takes no requests, and of one that nobody has loaded how
+        that is done."""
+        state, reason = self.state(name, version)
+        said = f"model '{name}' version '{version}' is {state.lower()}{f': {reason}' if reason else ''}"
+        return f"{said}; {self.repository.how_to_load(name)}" if reason in (NOT_LOADED, UNLOADED) else said
 
     def served(self) -> list[ServedModel]:
         return [model for versions in self._served.values() for model in versions.values()]
 
     def state(self, name: str, version: str) -> tuple[State, str]:
         """The state and, when it is not READY, the reason."""
-        state, reason = self._states.get((name, version), (State.UNAVAILABLE, "not loaded"))
+        state, reason = self._states.get((name, version), (State.UNAVAILABLE, NOT_LOADED))
         if state is State.READY and not self._batcher.lanes:
             return State.UNAVAILABLE, NO_WORKER
         return state, reason
@@ -152,7 +157,7 @@ class Registry:
                 self._wanted.discard(place)
                 await self._retire(model)
                 await self._unpin(place)
-                self._states[place] = (State.UNAVAILABLE, "unloaded")
+                self._states[place] = (State.UNAVAILABLE, UNLOADED)
 
     async def close(self) -> None:
         """Let go of what is pinned in the cache; the workers have ended."""

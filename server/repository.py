@@ -14,6 +14,7 @@ class Repository:
     def __init__(self, settings: Settings) -> None:
         self.folder = settings.folder
         self._limits = settings.server.limits
+        self._loads = bool(settings.server.keys.admin)
         self._models: dict[str, list[Model]] = {}
         for model in settings.models:
             self._models.setdefault(model.name, []).append(model)
@@ -27,6 +28,12 @@ class Repository:
         """A model's own limits, and the server's where it names none."""
         own = {name: getattr(entry.limits, name) for name in entry.limits.model_fields_set}
         return self._limits.model_copy(update=own)
+
+    def how_to_load(self, name: str) -> str:
+        """For whoever finds a model not loaded."""
+        if self._loads:
+            return f"POST /v2/repository/models/{name}/load with an admin key loads it"
+        return "without `load: false` in the configuration it is loaded at the start"
 
     def has(self, name: str) -> bool:
         return name in self._models

@@ -82,15 +82,16 @@ def test_plan_runs_nothing(client: httpx.Client) -> None:
         assert client.post("/v2/models/mlp/infer", json=body).status_code == 200
     answer = client.post("/v1/models/mlp/plan", json=shapes).json()
     assert answer["cached"] and answer["predicted_milliseconds"] > 0
-    for wrong in (
-        {},
-        {"shapes": 3},
-        {"shapes": {"x": [7, 5]}},
-        {"shapes": {"x": [-1, 128]}},
-        {"shapes": {"z": [1]}},
+    for wrong, words in (
+        ({}, '{"shapes": {"input_ids": [1, 7]}}'),
+        ({"shapes": 3}, "must be a JSON object"),
+        ({"shapes": {"x": [7, 5]}}, "nearest legal shape [7, 128]"),  # as of a request
+        ({"shapes": {"x": [-1, 128]}}, "non-negative integers"),
+        ({"shapes": {"z": [1]}}, "unexpected input 'z'"),
     ):
         response = client.post("/v1/models/mlp/plan", json=wrong)
         assert response.status_code == 400 and list(response.json()) == ["error"], wrong
+        assert words in response.json()["error"]
 
 
 def test_coverage_counts_what_has_run_just_now(client: httpx.Client) -> None:
