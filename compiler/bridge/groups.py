@@ -32,7 +32,7 @@ def _match(e: Emit, dims: Sequence[Expr], shape: Sequence[Size]) -> list[Size]:
     known = math.prod(size for size in after if size != -1)
     after = [math.prod(before) // known if size == -1 else size for size in after]
     matched: list[Size] = []
-    for left, right in _groups(before, after):
+    for left, right in _joined(_groups(before, after)):
         matched += _within(
             e,
             [dims[k] for k in left],
@@ -50,14 +50,15 @@ def _observed(e: Emit, sizes: Sequence[Size]) -> list[int] | None:
 
 
 def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[range, range]]:
-    """The finest cut of both lists into runs of equal product; a lone 1 joins the group before it."""
+    """The finest cut of both lists into runs of equal product; a 1 stands beside a 1 where there is one."""
     result: list[tuple[range, range]] = []
     i = j = 0
     while i < len(before) or j < len(after):
         start_i, start_j = i, j
         left = right = 1
         while True:
-            if i < len(before) and (left <= right or j >= len(after)):
+            level = left == right and i - start_i <= j - start_j
+            if i < len(before) and (left < right or level or j >= len(after)):
                 left *= before[i]
                 i += 1
             elif j < len(after):
@@ -68,6 +69,18 @@ def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[range, ra
             if left == right and i > start_i and j > start_j:
                 break
         result.append((range(start_i, i), range(start_j, j)))
+    return result
+
+
+def _joined(groups: Sequence[tuple[range, range]]) -> list[tuple[range, range]]:
+    """A 1 that has nothing beside it joins the group before it, or the one behind the first."""
+    result = list(groups[:1])
+    for left, right in groups[1:]:
+        if all((left, right, *result[-1])):
+            result.append((left, right))
+        else:
+            first, second = result[-1]
+            result[-1] = range(first.start, left.stop), range(second.start, right.stop)
     return result
 
 
@@ -88,6 +101,10 @@ def _within(e: Emit, dims: list[Expr], before: list[int], after: list[int], shap
             sizes.append(equal)
         else:
             sizes.append(size if isinstance(size, Expr) else value)
+    rest = any(isinstance(size, int) and size == -1 for size in shape)
+    for k, size in enumerate(sizes if not rest else ()):  # a batch of 1 comes first, as it does elsewhere
+        if symbols and type(size) is int and size == 1 and e.observed(symbols[0]) == (1,):
+            sizes[k] = symbols.pop(0)
     if symbols:  # one literal beside a factor that was not found whole holds the rest of the group
         literals = [
             k for k, size in enumerate(sizes) if (isinstance(size, int) and size == -1) or shape[k] == -1

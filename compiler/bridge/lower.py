@@ -5,7 +5,7 @@ that each trace had."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,12 +106,13 @@ def lower(
 
 class _Exploring(System):
     """A system in which a literal that is not understood yet is a size variable of its own, `unknown`.
-    Where it meets another size in a broadcast it is that size: both were more than 1, or the trace would
-    not say so."""
+    Where it meets a size of its own value in a broadcast it is that size; a 1 that meets another is 1."""
 
     def __init__(self, symbols: Sequence[Expr]) -> None:
         super().__init__()
         self.unknown: dict[Expr, list[Expr]] = {}  # the variable of a literal -> the sizes that it may follow
+        self.ones: dict[Expr, None] = {}  # literals that were seen to be broadcast
+        self.observed: Callable[[Expr], Sequence[int] | None] = lambda size: None
         for symbol in symbols:
             self.age(symbol)
 
@@ -122,9 +123,14 @@ class _Exploring(System):
 
     def broadcast(self, a: Expr | int, b: Expr | int, why: Why = UNSTATED) -> Expr:
         a, b = self.simplify(as_expr(a)), self.simplify(as_expr(b))
-        if (a in self.unknown or b in self.unknown) and a is not ONE and b is not ONE:
+        if (a not in self.unknown and b not in self.unknown) or a is ONE or b is ONE:
+            return super().broadcast(a, b, why)
+        if self.observed(a) == self.observed(b):
             return self.equal(a, b, why)
-        return super().broadcast(a, b, why)
+        one, other = (a, b) if self.observed(a) == (1,) else (b, a)
+        if one in self.unknown:
+            self.ones[one] = None
+        return other
 
 
 def _decide(
@@ -143,10 +149,12 @@ def _decide(
     except (Disagreement, ShapeError):
         # taken apart the literals contradict each other: right only where all that may be meant agree
         return [(candidates[0], candidates[1:]) for candidates in system.unknown.values()]
-    decided = []
+    decided: list[tuple[Expr, list[Expr]]] = []
     for symbol, candidates in system.unknown.items():
         found = system.simplify(symbol)
-        if found.free & system.unknown.keys():
+        if found in system.ones:
+            decided.append((ONE, []))
+        elif found.free & system.unknown.keys():
             decided.append((candidates[0], candidates[1:]))
         else:
             decided.append((found, []))
@@ -173,6 +181,8 @@ class _Lowering:
         self.sizes = Sizes(sizes)
         self.build = GraphBuilder(name, system)
         self.emit = Emit(self.build, self.sizes.observed)
+        if isinstance(system, _Exploring):
+            system.observed = self.sizes.observed
         self.emit.single = len(programs) == 1
         self.made: dict[FxNode, Any] = {}
         self.exact: dict[FxNode, Numbers] = {}  # the numbers of calls that were met
@@ -477,6 +487,9 @@ class _Lowering:
             if len({len(shape) for shape in traced}) > 1:
                 raise self._disagreement(f"results of {' and '.join(str(list(s)) for s in traced)}")
             exact = {**self.exact.get(node, {}), **_resized(target, arguments)}
+            if self.emit.single and tensors and tensors[0].rank == len(traced[0]):  # axes mostly stay
+                kept = {result_place(place, axis): size for axis, size in enumerate(tensors[0].shape)}
+                exact = {**kept, **exact}
             shapes.append(
                 tuple(
                     self._result_size(values, near, axis, exact.get(result_place(place, axis)))

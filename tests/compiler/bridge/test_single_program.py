@@ -50,7 +50,9 @@ def from_one_trace(module: nn.Module, **inputs: Tensor) -> Captured:
     return generalize(ModelSource("lone", "1", program="lone.pt2"), export(module, inputs))
 
 
-@pytest.mark.parametrize("sample", [(3, 7), (7, 7), (4, 4), (4, 8), (8, 4), (32, 32), (2, 40)])
+@pytest.mark.parametrize(
+    "sample", [*((3, 7), (7, 7), (4, 4), (4, 8), (8, 4), (32, 32), (2, 40)), (1, 7), (3, 1), (1, 1)]
+)
 def test_equal_sizes_in_the_sample_never_merge(sample: tuple[int, int]) -> None:
     module = Attention().eval()
     program = from_one_trace(module, x=torch.randn(*sample, WIDTH))
@@ -71,10 +73,11 @@ def test_equal_sizes_in_the_sample_never_merge(sample: tuple[int, int]) -> None:
         lambda x: torch.zeros(x.shape) + x,
         lambda x: x + torch.arange(x.shape[1]),
         lambda x: x + torch.eye(x.shape[0], x.shape[1]),
+        lambda x: (x.view(x.shape[0], 1, -1) + torch.ones(3, 1)).view(x.shape[0], -1),
         lambda x: x + nn.functional.interpolate((x * 2)[:, None, ::2], x.shape[1:], mode="linear")[:, 0],
     ],
 )
-@pytest.mark.parametrize("sample", [(4, 6), (6, 6), (2, 4)])
+@pytest.mark.parametrize("sample", [(4, 6), (6, 6), (2, 4), (1, 6), (1, 4)])
 def test_small_programs(function: Callable[..., object], sample: tuple[int, int]) -> None:
     program = from_one_trace(Program(function).eval(), x=torch.randn(sample))
     first, second = program.verdicts
@@ -120,6 +123,37 @@ def test_a_batch_of_one_in_the_sample_stays_free() -> None:
     program = from_one_trace(Program(lambda x: (x * 2).relu().sum(-1)).eval(), x=torch.randn(1, 6))
     assert [verdict.high for verdict in program.verdicts] == [None, None]
     assert all(isinstance(verdict.size, str) for verdict in program.verdicts)
+
+
+def heads(x: Tensor) -> Tensor:
+    """Heads merged into the batch, as in older transformers."""
+    b, s, _ = x.shape
+    y = x.view(b, s, 4, 2).transpose(1, 2).reshape(b * 4, s, 2).softmax(-1)
+    return y.view(b, 4, s, 2).sum(1)
+
+
+def masked(x: Tensor) -> Tensor:
+    b, s, _ = x.shape
+    mask = torch.ones(s, s, dtype=torch.bool).tril()[None, None].expand(b, 1, s, s)
+    q = x.view(b, s, 2, 4).transpose(1, 2)
+    return nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask).transpose(1, 2).flatten(2)
+
+
+def classified(x: Tensor) -> Tensor:
+    """As networks of convolutions end."""
+    flat = (x * 2).view(x.shape[0], -1)
+    return flat[:, :8] @ torch.linspace(0, 1, 24).view(8, 3)
+
+
+@pytest.mark.parametrize("function", [heads, masked, classified])
+@pytest.mark.parametrize("sample", [(1, 5), (5, 1), (1, 1), (1, 8)])
+def test_a_batch_or_a_length_of_one_is_told_from_other_ones(
+    function: Callable[[Tensor], Tensor], sample: tuple[int, int]
+) -> None:
+    program = from_one_trace(Program(function).eval(), x=torch.randn(*sample, 8))
+    assert all(isinstance(verdict.size, str) for verdict in program.verdicts[:2])
+    for shape in ((3, 6), (1, 2), (2, 1)):
+        assert_agrees(program, Program(function), {"x": torch.randn(*shape, 8)})
 
 
 def test_what_nothing_tells_apart_must_be_equal() -> None:
