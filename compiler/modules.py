@@ -67,6 +67,12 @@ def unchanged(factory: str | None, digests: Mapping[str, str]) -> bool:
         return False
 
 
+def changed(factory: str | None) -> bool:
+    """Whether modules of the user's that this process has loaded are others by now, of which it sees
+    nothing: only another process loads them anew."""
+    return not unchanged(factory, loaded(factory))
+
+
 def _spec(module: str) -> ModuleSpec | None:
     """What importlib.util.find_spec gives, which imports the packages on the way, and so runs them."""
     if module in sys.modules:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dlcb.compiler import CompilerError, ModelSource, ToolchainError
+from dlcb.compiler.modules import changed
 from dlcb.kernel_cache import CacheError
 from dlcb.server import logs
 from dlcb.server.cache import open_described
@@ -73,6 +74,9 @@ class CompileProcess:
 
         try:
             source = ModelSource.from_json(message["source"])
+            if changed(source.factory):
+                return {"number": number, "stale": True}
+            code = source.identity()["factory"]
             compilation = self._compile_backend(source, self._store, self._options, progress)
             self._pin(source, compilation.artifact_key)
         except ToolchainError as error:
@@ -88,6 +92,7 @@ class CompileProcess:
         return {
             "number": number,
             "artifact": compilation.artifact_key,
+            "code": code,
             "signature": compilation.signature.to_json(),
             "report": plain(compilation.report),
             "seconds": time.perf_counter() - start,

@@ -75,6 +75,7 @@ class ServedModel:
     reason: str = ""
     signature: Signature = field(default_factory=lambda: Signature((), ()))
     artifact_key: str = ""
+    code: str = ""  # digest of the factory's module, as it was compiled
     report: Mapping[str, Any] = field(default_factory=dict)
     padding: Padding | None = None
     unpadded: str = ""  # why the declared mask, or a padding that was proven, is not used

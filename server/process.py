@@ -49,6 +49,7 @@ class Compiled:
     signature: Signature
     report: dict[str, Any]
     seconds: float
+    code: str  # digest of the factory's module; empty without one
 
 
 class WorkerProcess:
@@ -228,6 +229,9 @@ class CompileService:
             if message["event"] == "broken":
                 self._fail_all(CompilerError(message["error"], stage="compile process"))
             return
+        if "stale" in message:
+            self._start_anew()
+            return
         request, future, progress = self._asked[message["number"]]
         if "stage" in message:
             if progress is not None:
@@ -240,8 +244,14 @@ class CompileService:
             kind = ToolchainError if message["kind"] == "toolchain" else CompilerError
             future.set_exception(kind(message["error"]))
             return
-        signature = Signature.from_json(message["signature"])
-        future.set_result(Compiled(message["artifact"], signature, message["report"], message["seconds"]))
+        compiled = Compiled(
+            message["artifact"],
+            Signature.from_json(message["signature"]),
+            message["report"],
+            message["seconds"],
+            message["code"],
+        )
+        future.set_result(compiled)
 
     def _lost(self) -> None:
         """The process died: what it was asked is asked once more, of a new one."""
@@ -259,9 +269,15 @@ class CompileService:
                         CompilerError(f"the compile process died twice, last with code {code}")
                     )
         if self._asked:
-            self._start()
-            for message, _future, _progress in list(self._asked.values()):
-                self._send(message)
+            self._start_anew()
+
+    def _start_anew(self) -> None:
+        """Ask a new process all that is not answered: the old one died, or has loaded code that is another
+        by now."""
+        self.close()
+        self._start()
+        for message, _future, _progress in list(self._asked.values()):
+            self._send(message)
 
     def _fail_all(self, error: CompilerError) -> None:
         for _message, future, _progress in self._asked.values():

@@ -190,6 +190,7 @@ class Registry:
         self._pinned.add((entry.name, entry.version))  # by the compile process
         compiled: Compiled = await self._supervisor.compiler.compile(source, "load", report)
         model.compiled(compiled.signature, compiled.artifact_key, compiled.report)
+        model.code = compiled.code
         model.compile_seconds = compiled.seconds
         tier = str(compiled.report["tier"])
         self._metrics.compile_seconds.cell(entry.name, tier, "load").observe(compiled.seconds)

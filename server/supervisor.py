@@ -108,6 +108,7 @@ class Supervisor:
             "handle": model.handle,
             "source": model.source.to_json(),
             "artifact": model.artifact_key,
+            "code": model.code,
             "probes": model.probes,
             "padding": None if model.padding is None else model.padding.to_json(),
         }
@@ -282,7 +283,7 @@ class Supervisor:
             compiled = await self.compiler.compile(model.source, "load")
         except CompilerError as error:
             raise WorkerError(f"'{model.name}' does not compile again: {error}") from error
-        if compiled.signature != model.signature:
+        if compiled.signature != model.signature or compiled.code != model.code:
             raise WorkerError(f"'{model.name}' has changed since it was loaded: load it anew")
         model.artifact_key = compiled.artifact_key
         if model.handle in self._loads:
@@ -394,6 +395,9 @@ class Supervisor:
             )
             reply["error"] = error.message
         else:
+            model = self._models.get(event["handle"])
+            if model is not None and compiled.code != model.code:
+                reply["error"] = f"'{model.name}' has changed since it was loaded: load it anew"
             reply["artifact"] = compiled.artifact_key
             self._metrics.compile_seconds.cell(source.name, "jit", reason).observe(compiled.seconds)
         self._tell(worker, reply)

@@ -24,6 +24,7 @@ from typing import Any
 import numpy
 
 from dlcb.compiler import ArtifactError, CompilerError, IndexRangeError, ModelSource, RequestError, Signature
+from dlcb.compiler.modules import changed, factory_file, file_digest
 from dlcb.kernel_cache import CacheError
 from dlcb.server import codec, large_json, logs
 from dlcb.server.cache import open_described
@@ -235,6 +236,7 @@ class Worker:
                 os.nice(GENTLE)  # of this thread alone
         try:
             source = ModelSource.from_json(message["source"])
+            self._look_at_code(source, message["code"])
             model = self._load_backend(
                 source,
                 message["artifact"],
@@ -265,6 +267,26 @@ class Worker:
                 }
             )
 
+    def _look_at_code(self, source: ModelSource, compiled: str) -> None:
+        """CompilerError where PyTorch would run other code than what was compiled, since this process has
+        loaded that before it changed. Where it changes later nothing keeps the program from serving."""
+        try:
+            stale = changed(source.factory)
+            code = file_digest(factory_file(source.factory)) if source.factory else ""
+        except CompilerError:  # the file is gone
+            stale, code = False, ""
+        if stale:
+            raise CompilerError(
+                f"the code of factory '{source.factory}' has changed since a worker ran it, which sees no "
+                "change: restart the server",
+                stage="load",
+            )
+        if code != compiled:
+            log.warning(
+                "a factory's code has changed since its model was loaded: PyTorch runs the new",
+                extra={"fields": {"model": source.name, "factory": source.factory}},
+            )
+
     def _check_padding(self, model: Any, source: ModelSource, described: dict[str, Any] | None) -> str:
         """Why requests are better not padded, "" where they may be."""
         if described is None:
@@ -292,6 +314,7 @@ class Worker:
                 {
                     "event": "compile",
                     "ticket": ticket,
+                    "handle": handle,
                     "reason": "jit" if handle in self._models else "probe",
                     "source": source.to_json(),
                 }

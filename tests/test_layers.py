@@ -59,6 +59,7 @@ FREE_OF_TORCH = (
 PUBLIC = (
     "compiler",
     "compiler.errors",
+    "compiler.modules",
     "compiler.signature",
     "compiler.source",
     "compiler.explain",

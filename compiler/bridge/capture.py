@@ -26,6 +26,7 @@ from dlcb.compiler.bridge.places import short
 from dlcb.compiler.bridge.record import Trace, Unrecordable, record
 from dlcb.compiler.bridge.unchanged import unchanged
 from dlcb.compiler.errors import CaptureError, CompilerError
+from dlcb.compiler.modules import loaded
 from dlcb.compiler.source import ModelSource
 
 _TORCH = f"{Path(torch.__file__).parent}/"
@@ -50,6 +51,7 @@ def load_module(source: ModelSource) -> nn.Module:
         if "weights" in inspect.signature(factory).parameters:
             arguments.setdefault("weights", list(source.weights))
         module = factory(**arguments)
+    loaded(source.factory)  # notes what its files are now, for `changed`
     if not isinstance(module, nn.Module):
         kind = type(module).__name__
         raise CaptureError(

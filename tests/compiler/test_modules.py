@@ -138,6 +138,7 @@ def test_a_loaded_module_stays_what_it_was(tmp_path: Path, monkeypatch: pytest.M
     assert modules.unchanged("loaded_before_the_change:f", digests)
     file.write_text("SCALE = 10\n")
     assert modules.loaded("loaded_before_the_change:f") == digests
+    assert modules.changed("loaded_before_the_change:f")
     assert not modules.unchanged("loaded_before_the_change:f", digests)
 
 

@@ -16,6 +16,7 @@ import numpy
 import pytest
 
 from dlcb.compiler import InputDeclaration, ModelSource
+from dlcb.compiler.modules import file_digest
 from dlcb.kernel_cache import open_store
 from dlcb.server import worker
 from dlcb.server.channel import Channel
@@ -71,6 +72,7 @@ def load_of(source: ModelSource, key: str, gently: bool = False) -> dict[str, An
         "handle": 7,
         "source": source.to_json(),
         "artifact": key,
+        "code": file_digest(eager_model.__file__),
         "probes": [],
         "padding": None,
         "gently": gently,

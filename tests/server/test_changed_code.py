@@ -1,0 +1,100 @@
+"""A factory whose code changes while a server runs: a load sees the change, or is refused with the reason; no
+version is ever part old and part new."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import httpx
+import pytest
+
+from .conftest import Start
+from .test_lifecycle import ADMIN, body, until, workers
+
+BACKEND = '''
+"""The tests' backend, for a model whose code says a word; a model that is `eager` runs that in the worker."""
+import importlib
+from dataclasses import replace
+
+import eager_model
+from eager_model import pin_model
+
+from dlcb.compiler.modules import loaded
+
+
+def word(source):
+    module = importlib.import_module(source.factory.partition(":")[0])
+    loaded(source.factory)  # as the compiler does
+    return module.WORD
+
+
+def compile_model(source, store, options=None, progress=None):
+    known = replace(source, factory="eager_model:identity")
+    found = eager_model.compile_model(known, store, options, progress)
+    return replace(found, report=replace(found.report, batching=(word(source),)))
+
+
+def load_model(source, key, store, **options):
+    if source.arguments["eager"]:
+        word(source)
+    return eager_model.load_model(replace(source, factory="eager_model:identity"), key, store, **options)
+'''
+CONFIG = """
+server: {{port: 0, spares: 0, backend: wordy_backend, grace_seconds: 0, keys: {{admin: [admin-key]}}}}
+models:
+  - name: identity
+    factory: wordy:identity
+    arguments: {{eager: {eager}}}
+    inputs: [{{name: x, datatype: FP32, shape: [batch, width]}}]
+    outputs: [y]
+"""
+
+
+def load(client: httpx.Client) -> httpx.Response:
+    return client.post("/v2/repository/models/identity/load", headers=ADMIN)
+
+
+def word(client: httpx.Client) -> str:
+    return client.get("/v1/models/identity/explain").json()["batching"][0]
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    """The factory's module, beside its backend and the configuration."""
+    (tmp_path / "wordy_backend.py").write_text(BACKEND)
+    file = tmp_path / "wordy.py"
+    file.write_text("WORD = 'old'\n")
+    return file
+
+
+def test_a_load_sees_changed_code(launch: Start, code: Path) -> None:
+    server = launch(CONFIG.format(eager="false"))
+    with server.client() as client:
+        assert word(client) == "old"
+        code.write_text("WORD = 'changed'\n")
+        for _ in range(2):
+            assert load(client).status_code == 200
+            assert word(client) == "changed"
+        assert client.post("/v2/models/identity/infer", content=body(5)).status_code == 200
+
+
+def test_where_a_worker_has_run_the_old_code_a_load_is_refused(launch: Start, code: Path) -> None:
+    server = launch(CONFIG.format(eager="true"))
+    with server.client() as client:
+        code.write_text("WORD = 'changed'\n")
+        refused = load(client)
+        assert refused.status_code == 500 and "'wordy:identity' has changed" in refused.json()["error"]
+        assert word(client) == "old"
+        assert client.post("/v2/models/identity/infer", content=body(5)).status_code == 200
+
+
+def test_a_worker_that_comes_later_says_that_the_code_has_changed(launch: Start, code: Path) -> None:
+    server = launch(CONFIG.format(eager="true"))
+    code.write_text("WORD = 'changed'\n")
+    (first,) = workers(server)
+    with server.client() as client:
+        os.kill(first, signal.SIGKILL)
+        assert client.post("/v2/models/identity/infer", content=body(5)).status_code == 200
+    until(lambda: any("code has changed since its model was loaded" in line for line in server.lines))
