@@ -245,9 +245,15 @@ def _try(model: CompiledModel, answers: Answers, asked: Sequence[Answer]) -> Tri
             shapes = shapes_of(model.signature, answer.sizes)
             try:
                 ours = model.call(*inputs, unmasked=answer.bare)
+            except IndexRangeError as wrong:
+                if wrong.low < wrong.high:  # else no index is legal, and what PyTorch does is no answer
+                    found.deviations.append(_failed(shapes, wrong))
             except Exception as error:  # nothing of ours may fail where eager PyTorch does not
-                failed = Deviation(shapes, "*", 0, 0, False, f"{type(error).__name__}: {error}")
-                found.deviations.append(failed)
+                found.deviations.append(_failed(shapes, error))
             else:
                 found.deviations += deviations(shapes, names, ours, answer.eager, answer.exact)
     return found
+
+
+def _failed(shapes: Mapping[str, tuple[int, ...]], error: Exception) -> Deviation:
+    return Deviation(shapes, "*", 0, 0, False, f"{type(error).__name__}: {error}")

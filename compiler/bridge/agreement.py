@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlcb.compiler.bridge.capture import bound
 from dlcb.compiler.bridge.unchanged import State
@@ -168,6 +170,17 @@ def without_fast_path() -> AbstractContextManager[None]:
     return _without(mha.get_fastpath_enabled, mha.set_fastpath_enabled)
 
 
+class _AllWide(TorchDispatchMode):
+    """float64 in place of every floating type that a call names."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        named = kwargs.get("dtype")
+        if isinstance(named, torch.dtype) and named.is_floating_point:
+            kwargs["dtype"] = torch.float64
+        return func(*args, **kwargs)
+
+
 class Reference:
     """The eager module, and the same in float64. `names` are those of the inputs, where they go by name."""
 
@@ -181,8 +194,17 @@ class Reference:
             return self._called(self.module, inputs)
 
     def exact(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """In float64 throughout, whatever narrower types the module names."""
+        wide = [x.double() if x.is_floating_point() else x for x in inputs]
         with torch.no_grad(), without_cudnn():
-            return self._called(self._exact, [x.double() if x.is_floating_point() else x for x in inputs])
+            try:
+                made = self._called(self._exact, wide)
+            except RuntimeError:  # a narrower type, which float64 operands do not fit
+                made = None
+            if made is None or any(x.is_floating_point() and x.dtype is not torch.float64 for x in made):
+                with _AllWide():
+                    made = self._called(self._exact, wide)
+        return made
 
     def _called(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """An answer that depends on no other call: what the module keeps for itself is put back."""

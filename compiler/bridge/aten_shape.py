@@ -205,6 +205,49 @@ def _select(e: Emit, x: Value, axis: int, index: Size) -> Value:
     return e.apply(ops.select, x, axis=axis, index=as_expr(index))
 
 
+def _diagonal(e: Emit, x: Value, offset: int = 0, rows: int = 0, columns: int = 1) -> Value:
+    return e.apply(ops.diagonal, e.permute(x, _last_two(e, x, rows, columns)), offset=offset)
+
+
+def _diag(e: Emit, x: Value, offset: int = 0) -> Value:
+    return _diagonal(e, x, offset) if x.rank == 2 else _diag_embed(e, x, offset)
+
+
+def _diag_embed(e: Emit, x: Value, offset: int = 0, rows: int = -2, columns: int = -1) -> Value:
+    size = x.shape[-1] + abs(offset)
+    order = _last_two(e, x, rows, columns, rank=x.rank + 1)
+    nothing = e.apply(ops.expand, e.scalar(0, x.dtype), shape=(*x.shape[:-1], size, size))
+    made = on_diagonal(e, nothing, x, offset)
+    return e.permute(made, [order.index(axis) for axis in range(made.rank)])
+
+
+def diagonal_scatter(
+    e: Emit, x: Value, source: Value, offset: int = 0, rows: int = 0, columns: int = 1
+) -> Value:
+    order = _last_two(e, x, rows, columns)
+    made = on_diagonal(e, e.permute(x, order), e.cast(source, x.dtype), offset)
+    return e.permute(made, [order.index(axis) for axis in range(x.rank)])
+
+
+def on_diagonal(e: Emit, x: Value, part: Value, offset: int) -> Value:
+    """`part` in place of a diagonal of x's last two axes."""
+    rows, before = x.shape[-2], max(-offset, 0)
+    lead = [ZERO] * (part.rank - 1)
+    low, high = (*lead, as_expr(before)), (*lead, rows - before - part.shape[-1])
+    column = e.apply(ops.pad, part, low=low, high=high, value=0, mode="constant")
+    wide = e.apply(ops.expand, e.unsqueeze(column, column.rank), shape=x.shape)
+    ones = e.apply(ops.expand, e.scalar(True, BOOL), shape=x.shape[-2:])
+    here = e.apply(ops.triu, e.apply(ops.tril, ones, diagonal=offset), diagonal=offset)
+    return e.apply(ops.where, here, wide, x)
+
+
+def _last_two(e: Emit, x: Value, rows: int, columns: int, rank: int | None = None) -> list[int]:
+    """The order of axes that puts these two behind the others."""
+    rank = x.rank if rank is None else rank
+    pair = [e.axis(rows, rank), e.axis(columns, rank)]
+    return [*(axis for axis in range(rank) if axis not in pair), *pair]
+
+
 def _cat(e: Emit, xs: Sequence[Value], axis: int = 0) -> Value:
     rank = max(x.rank for x in xs)
     parts = [x for x in xs if x.rank == rank]  # PyTorch lets an empty rank-1 tensor join anything
@@ -458,6 +501,9 @@ ROWS: dict[str, Row] = {
     "aten.slice.Tensor": slice_of,
     "aten.narrow.default": _narrow,
     "aten.select.int": _select,
+    "aten.diagonal.default": _diagonal,
+    "aten.diag.default": _diag,
+    "aten.diag_embed.default": _diag_embed,
     "aten.cat.default": _cat,
     "aten.concat.default": _cat,
     "aten.stack.default": _stack,

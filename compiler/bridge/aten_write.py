@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dlcb.compiler.bridge.aten_shape import bound_of
+from dlcb.compiler.bridge.aten_shape import bound_of, diagonal_scatter
 from dlcb.compiler.bridge.emit import Emit, Row, Size
 from dlcb.compiler.dtype import BOOL
 from dlcb.compiler.errors import UnsupportedOperator
@@ -57,6 +57,23 @@ def _between(e: Emit, x: Value, part: Value, axis: int, first: Expr) -> Value:
     return e.apply(ops.where, e.apply(ops.pad, here, **around), e.apply(ops.pad, part, **around), x)
 
 
+def _index_put(
+    e: Emit, x: Value, indices: Sequence[Value | None], source: Value, accumulate: bool = False
+) -> Value:
+    """`x[mask] = number`; at places that data choose otherwise PyTorch writes."""
+    masks = [index for index in indices if index is not None]
+    lead = len(indices) - 1
+    if len(masks) != 1 or indices[-1] is None or masks[0].dtype is not BOOL or accumulate:
+        raise UnsupportedOperator("a write at places that data choose", node=e.operator)
+    (mask,) = masks
+    if any(size is not ONE for size in source.shape):
+        raise UnsupportedOperator("a write of other data to each place of a mask", node=e.operator)
+    for axis, size in enumerate(mask.shape):
+        e.equal(size, x.shape[lead + axis], f"axis {axis} of a mask")
+    mask = e.reshape(mask, (*mask.shape, *(ONE for _ in x.shape[lead + mask.rank :])))
+    return e.apply(ops.where, mask, e.reshape(e.cast(source, x.dtype), ()), x)
+
+
 def _einsum(e: Emit, equation: str, operands: Sequence[Value], path: object = None) -> Value:
     """Two operands, every label once in each: batch labels are in both and in the result, inner labels in
     both only, the others in one and in the result."""
@@ -84,6 +101,8 @@ def _einsum(e: Emit, equation: str, operands: Sequence[Value], path: object = No
 
 
 ROWS: dict[str, Row] = {
+    "aten.diagonal_scatter.default": diagonal_scatter,
+    "aten.index_put.default": _index_put,
     "aten.select_scatter.default": _select_scatter,
     "aten.slice_scatter.default": _slice_scatter,
     "aten.einsum.default": _einsum,

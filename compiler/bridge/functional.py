@@ -22,6 +22,7 @@ _Call = tuple[Any, tuple]  # an operator and its arguments
 _PUT_BACK: dict[Target, Callable[[Node, Node, tuple], _Call] | None] = {
     _aten.slice.Tensor: lambda whole, part, rest: (_aten.slice_scatter.default, (whole, part, *rest)),
     _aten.select.int: lambda whole, part, rest: (_aten.select_scatter.default, (whole, part, *rest)),
+    _aten.diagonal.default: lambda whole, part, rest: (_aten.diagonal_scatter.default, (whole, part, *rest)),
     _aten.transpose.int: lambda whole, part, rest: (_aten.transpose.int, (part, *rest)),
     _aten.t.default: lambda whole, part, rest: (_aten.t.default, (part,)),
     _aten.permute.default: lambda whole, part, rest: (_aten.permute.default, (part, _inverse(*rest))),
@@ -30,9 +31,14 @@ _PUT_BACK: dict[Target, Callable[[Node, Node, tuple], _Call] | None] = {
     _aten.alias.default: None,
     _aten.detach.default: None,
 }
-_SCATTERS = (_aten.slice_scatter.default, _aten.select_scatter.default)
+_SCATTERS = (_aten.slice_scatter.default, _aten.select_scatter.default, _aten.diagonal_scatter.default)
 # calls that write to their first argument alone, whatever the types of the others
-_KEEP_TYPE = frozenset(("copy_", "fill_", "zero_", "masked_fill_"))
+_KEEP_TYPE = frozenset(
+    (
+        *("copy_", "fill_", "zero_", "masked_fill_", "index_put_", "index_add_", "index_copy_"),
+        *("index_fill_", "scatter_", "scatter_add_", "scatter_reduce_"),
+    )
+)
 # those that do so where the others' types are equal to its own
 _EQUAL_TYPES = frozenset(
     (

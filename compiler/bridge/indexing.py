@@ -38,11 +38,19 @@ class ExplicitSlices(TorchFunctionMode):
                 if not whole:
                     return func(x, tuple(rest), *value)
                 return func(x, (Ellipsis,), *value) if value else x
+        if func is torch.Tensor.fill_diagonal_ and _is_matrix(args) and not kwargs:
+            args[0].diagonal().fill_(args[1])
+            return args[0]
         try:
             return func(*args, **(kwargs or {}))
         except Exception:
             self._refused(func, sys._getframe(1))
             raise
+
+
+def _is_matrix(args: Sequence[Any]) -> bool:
+    """Whether `x.fill_diagonal_(value)` writes to one diagonal."""
+    return len(args) == 2 and args[0].dim() == 2
 
 
 def _is_filled(x: torch.Tensor, key: Sequence[Any], value: Any) -> bool:

@@ -180,6 +180,10 @@ def triangle(d: Draft, op: str) -> Any:
     return d.add(op, d.pick(rank=(2, LARGEST_RANK)), diagonal=d.one((0, 0, 1, -1, 2)))
 
 
+def diagonal(d: Draft, op: str) -> Any:
+    return d.add(op, d.pick(rank=(2, LARGEST_RANK)), offset=d.one((0, 0, 1, -1, 3)))
+
+
 def image(d: Draft, types: Sequence[DType], rank: int) -> str:
     """A value with two leading axes and `rank` more."""
     return d.pick(
@@ -513,6 +517,7 @@ ROWS: dict[str, Row] = {
     "flip": flip,
     "repeat": repeat,
     "roll": roll,
+    "diagonal": diagonal,
     "tril": triangle,
     "triu": triangle,
     "upsample_nearest": upsample,

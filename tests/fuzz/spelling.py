@@ -274,6 +274,7 @@ SPELLED: dict[str, Spelled] = {
     "flip": _flip,
     "repeat": lambda x, counts: x.repeat(counts),
     "roll": lambda x, axis, shift: torch.roll(x, shift, axis),
+    "diagonal": lambda x, offset: x.diagonal(offset, -2, -1),
     "tril": torch.tril,
     "triu": torch.triu,
     "upsample_nearest": _resize("nearest"),

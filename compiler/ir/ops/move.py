@@ -128,6 +128,23 @@ def _select(i: Coordinates, r: Coordinates, x: Operand, axis: int, index: Expr) 
 select = Op("select", "move", _select_shape, same_dtype, _select, traits=VIEW)
 
 
+# ---- diagonal: out[.., i] = x[.., i, i + offset], or x[.., i - offset, i] below the main one
+
+
+def _diagonal_shape(infer: Inference, x: Type, offset: int = 0) -> Shape:
+    if x.rank < 2:
+        raise ShapeError(f"diagonal needs two axes, found {x!r}")
+    length = node.minimum(x.shape[-2] - max(-offset, 0), x.shape[-1] - max(offset, 0))
+    return (*x.shape[:-2], length if infer.known(length >= 0) is True else node.maximum(length, 0))
+
+
+def _diagonal(i: Coordinates, r: Coordinates, x: Operand, offset: int = 0) -> Expr:
+    return x[[*i[:-1], i[-1] + max(-offset, 0), i[-1] + max(offset, 0)]]
+
+
+diagonal = Op("diagonal", "move", _diagonal_shape, same_dtype, _diagonal, traits=VIEW)
+
+
 # ---- concat: the operand whose stretch of the axis holds the coordinate
 
 

@@ -119,12 +119,37 @@ def increased(x: Tensor) -> Tensor:
     return y
 
 
+def on_diagonals(x: Tensor) -> tuple[Tensor, ...]:
+    y = x + 1
+    y.diagonal(1).fill_(3.0)
+    y.t().diagonal().mul_(2)
+    y.fill_diagonal_(5.0)
+    return y, y.diagonal(-1)
+
+
+def at_indices(x: Tensor) -> Tensor:
+    y, places = x + 1, torch.arange(3)
+    y[1:].index_add_(0, places, x[:3])
+    y.index_fill_(1, places, 0.5)
+    y[:, 3:].scatter_(1, places[None], 7.0)
+    y[places] = x[2:]
+    return y
+
+
+def under_masks(x: Tensor) -> Tensor:
+    y = x + 1
+    y[y < 0] = 0
+    y[:, 1:][x[:, 1:] > 0] = float("-inf")
+    y[x[:, 0] > 0] = 2.0
+    return y
+
+
 @pytest.mark.parametrize(
     "function",
     [
         *(marked, views_before_and_after, of_another_type, on_fresh_results_too, two_memories),
         *(on_what_may_be_a_copy, on_results_of_products, lambda x: (x + 1).transpose(0, 1).fill_(1)),
-        *(dropped_out, turned, increased),
+        *(dropped_out, turned, increased, on_diagonals, at_indices, under_masks),
     ],
 )
 def test_gives_what_eager_gives(function: Callable[[Tensor], Any]) -> None:
@@ -235,6 +260,19 @@ def whole_and_part(x: Tensor) -> tuple[Tensor, ...]:
     y.mul_(2)
     rest.add_(1)
     return row, rest, y
+
+
+@pytest.mark.parametrize("function", [on_diagonals, under_masks])
+def test_writes_to_diagonals_and_under_masks_are_at_all_sizes(function: Callable[[Tensor], Any]) -> None:
+    program = captured(function, ("rows", "columns"), dims={"columns": (1, None)})
+    assert not program.unproven
+    assert {node.op.kind for node in program.graph.nodes} <= {"create", "move", "pointwise"}
+    for shape in ((0, 1), (1, 1), (1, 5), (2, 9), (7, 3)):
+        x = torch.randn(shape)
+        expected = function(x)
+        found = graph_outputs(program, {"x0": x})
+        for ours, theirs in zip(found, expected if isinstance(expected, tuple) else (expected,), strict=True):
+            torch.testing.assert_close(torch.from_numpy(ours).float(), theirs)
 
 
 @pytest.mark.parametrize("function", [two_views_of_one_row, rows_exchanged, whole_and_part])

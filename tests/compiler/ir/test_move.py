@@ -160,6 +160,18 @@ MOVE = [
         for name in ("tril", "triu")
         for d in (0, 1, -2)
     ),
+    *(
+        op(
+            "diagonal",
+            lambda x, d=d: x.diagonal(d, -2, -1),
+            f(4, 4),
+            f(2, 3, 5),
+            b(3, 1),
+            f(0, 2),
+            offset=d,
+        )
+        for d in (0, 1, -2, 7)
+    ),
     row(
         "transpose, flatten, repeat each, flip",
         lambda g, x: g.apply(

@@ -122,6 +122,28 @@ def test_no_answer_depends_on_those_before_it(kind: type[torch.nn.Module]) -> No
         torch.testing.assert_close(reference.exact([x])[0].float(), expected)
 
 
+class Narrow(torch.nn.Module):
+    """Names narrower types than float64: such a sum is a half one, such a product does not fit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        kept = torch.zeros(x.shape, dtype=torch.float16)
+        kept += x / 3
+        return kept, self.layer(x.to(torch.float32))
+
+
+def test_the_exact_answer_is_in_float64_whatever_types_a_module_names() -> None:
+    module, x = Narrow(), torch.randn(5, 3)
+    kept, made = agreement.Reference(module).exact([x])
+    assert kept.dtype is made.dtype is torch.float64
+    torch.testing.assert_close(kept, x.double() / 3)
+    torch.testing.assert_close(made, module.double().layer(x.double()))
+    assert torch.zeros(2, dtype=torch.float16).dtype is torch.float16
+
+
 def test_what_pytorch_refuses_is_the_callers_fault_in_its_words() -> None:
     thunk = eager.EagerThunk(Picky, ["x", "ids"], CPU)
     with pytest.raises(GuardError, match=r"refuses inputs 'x' \[3\], 'ids' \[4\]: The size of tensor"):

@@ -15,7 +15,7 @@ from torch import nn
 
 from dlcb.compiler.artifact import Artifact
 from dlcb.compiler.driver import Compilation, compile_model, load_model
-from dlcb.compiler.errors import RequestError
+from dlcb.compiler.errors import IndexRangeError, RequestError
 from dlcb.compiler.expr.node import size
 from dlcb.compiler.refused import Refusal, narrowed, refusals
 from dlcb.compiler.report import DimLine, Report
@@ -54,6 +54,11 @@ class Program(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.function(x)
+
+
+class AddedAt(nn.Module):
+    def forward(self, x: torch.Tensor, places: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
+        return (x + 1).index_add_(0, places, added)
 
 
 class Never(nn.Module):
@@ -226,3 +231,21 @@ def test_what_stands_together_is_found() -> None:
     found = refusals(tried, accepted[:1], refuses)
     assert [each.condition for each in found] == [(size("a") >= 2) | (size("b") >= 2), size("c") >= 3]
     assert [each.least for each in found] == [None, ("c", 3)]
+
+
+def test_an_index_into_nothing_is_refused_though_pytorch_reads_none(tmp_path: Path) -> None:
+    inputs = (
+        InputDeclaration("x", "float32", ("n", 3)),
+        InputDeclaration("places", "int64", ("m",), (0, 1)),
+        InputDeclaration("added", "float32", ("m", 3)),
+    )
+    source = ModelSource("added", "1", factory=f"{__name__}:AddedAt", inputs=inputs)
+    store = open_store(tmp_path)
+    compilation = compile_model(source, store)
+    assert not compilation.report.quarantined
+    model = load_model(source, compilation.artifact_key, store)
+    for rows, count in ((0, 0), (1, 0), (1, 5), (4, 2)):
+        given = torch.randn(rows, 3), torch.zeros(count, dtype=torch.int64), torch.randn(count, 3)
+        torch.testing.assert_close(model.call(*given)[0], AddedAt()(*given))
+    with pytest.raises(IndexRangeError, match="where 0 to -1"):
+        model.call(torch.zeros(0, 3), torch.zeros(1, dtype=torch.int64), torch.zeros(1, 3))
