@@ -386,6 +386,9 @@ class Supervisor:
         reason = event["reason"]
         try:
             compiled = await self.compiler.compile(source, reason)
+            model = self._models.get(event["handle"])
+            if model is not None and compiled.code != model.code:
+                raise CompilerError("the factory's code has changed since the model was loaded: load it anew")
         except CompilerError as error:
             ranks = [len(declared.shape or ()) for declared in source.inputs]
             log.log(  # where compiling is refused the worker warns that PyTorch serves these ranks
@@ -395,9 +398,6 @@ class Supervisor:
             )
             reply["error"] = error.message
         else:
-            model = self._models.get(event["handle"])
-            if model is not None and compiled.code != model.code:
-                reply["error"] = f"'{model.name}' has changed since it was loaded: load it anew"
             reply["artifact"] = compiled.artifact_key
             self._metrics.compile_seconds.cell(source.name, "jit", reason).observe(compiled.seconds)
         self._tell(worker, reply)

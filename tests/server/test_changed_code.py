@@ -30,26 +30,38 @@ def word(source):
     return module.WORD
 
 
+def program(source):
+    return replace(source, factory=source.factory.replace("wordy", "eager_model"))
+
+
 def compile_model(source, store, options=None, progress=None):
-    known = replace(source, factory="eager_model:identity")
+    known = program(source)
     found = eager_model.compile_model(known, store, options, progress)
     return replace(found, report=replace(found.report, batching=(word(source),)))
 
 
-def load_model(source, key, store, **options):
+def load_model(source, key, store, *, device, request_compile):
     if source.arguments["eager"]:
         word(source)
-    return eager_model.load_model(replace(source, factory="eager_model:identity"), key, store, **options)
+
+    def request(specialised):
+        return request_compile(replace(specialised, factory=source.factory))
+
+    return eager_model.load_model(program(source), key, store, device=device, request_compile=request)
 '''
 CONFIG = """
 server: {{port: 0, spares: 0, backend: wordy_backend, grace_seconds: 0, keys: {{admin: [admin-key]}}}}
 models:
   - name: identity
-    factory: wordy:identity
+    factory: wordy:{function}
     arguments: {{eager: {eager}}}
-    inputs: [{{name: x, datatype: FP32, shape: [batch, width]}}]
+    inputs: [{{name: x, datatype: FP32, shape: {shape}}}]
     outputs: [y]
 """
+
+
+def config(eager: str = "false", function: str = "identity", shape: str = "[batch, width]") -> str:
+    return CONFIG.format(eager=eager, function=function, shape=shape)
 
 
 def load(client: httpx.Client) -> httpx.Response:
@@ -70,7 +82,7 @@ def code(tmp_path: Path) -> Path:
 
 
 def test_a_load_sees_changed_code(launch: Start, code: Path) -> None:
-    server = launch(CONFIG.format(eager="false"))
+    server = launch(config())
     with server.client() as client:
         assert word(client) == "old"
         code.write_text("WORD = 'changed'\n")
@@ -81,7 +93,7 @@ def test_a_load_sees_changed_code(launch: Start, code: Path) -> None:
 
 
 def test_where_a_worker_has_run_the_old_code_a_load_is_refused(launch: Start, code: Path) -> None:
-    server = launch(CONFIG.format(eager="true"))
+    server = launch(config(eager="true"))
     with server.client() as client:
         code.write_text("WORD = 'changed'\n")
         refused = load(client)
@@ -91,10 +103,31 @@ def test_where_a_worker_has_run_the_old_code_a_load_is_refused(launch: Start, co
 
 
 def test_a_worker_that_comes_later_says_that_the_code_has_changed(launch: Start, code: Path) -> None:
-    server = launch(CONFIG.format(eager="true"))
+    server = launch(config(eager="true"))
     code.write_text("WORD = 'changed'\n")
     (first,) = workers(server)
     with server.client() as client:
         os.kill(first, signal.SIGKILL)
         assert client.post("/v2/models/identity/infer", content=body(5)).status_code == 200
     until(lambda: any("code has changed since its model was loaded" in line for line in server.lines))
+
+
+@pytest.mark.parametrize("change", [False, True])
+def test_a_new_rank_is_not_compiled_of_changed_code(launch: Start, code: Path, change: bool) -> None:
+    server = launch(config(function="standardize", shape="null"))
+    if change:
+        code.write_text("WORD = 'changed'\n")
+
+    def ask() -> str:
+        with server.client() as client:
+            assert client.post("/v2/models/identity/infer", content=body(5)).status_code == 200
+            return client.get("/metrics").text
+
+    if change:
+        until(
+            lambda: (
+                ask() and any("code has changed since the model was loaded" in line for line in server.lines)
+            )
+        )
+    else:
+        until(lambda: 'result="hit",tier="jit"' in ask())
