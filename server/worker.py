@@ -40,6 +40,8 @@ from dlcb.server.slots import Begun, Slot, SlotMap, SlotPool, aligned
 from dlcb.server.types import Buffer, Tensor
 
 IDLE_MILLISECONDS = 20  # without a job before hot plans are recorded
+BUSY_SECONDS = 1.0  # without such a moment before one is recorded all the same
+BUSY_SHARE = 0.01  # of a worker's time, at most, that such recordings take from jobs
 # Seconds that a thread keeps the interpreter from another that asks for it. The default, 5 ms, is what a job
 # would wait after each of its calls into native code while a model loads.
 SWITCH_SECONDS = 0.0005
@@ -73,6 +75,7 @@ class Worker:
         self._ran: set[int] = (
             set()
         )  # models that may have a hot plan to record; on the CPU nothing is recorded
+        self._due = time.monotonic() + BUSY_SECONDS  # when one is recorded though a job waits
 
     # Jobs: the main thread
 
@@ -82,8 +85,7 @@ class Worker:
         next_job = select.poll()
         next_job.register(self._jobs.fileno(), select.POLLIN)
         while True:
-            while self._ran and not next_job.poll(IDLE_MILLISECONDS):
-                self._record_one()
+            self._record(next_job)
             received = self._jobs.receive()
             if received is None:
                 return
@@ -128,8 +130,20 @@ class Worker:
             self._ran.add(handle)
         return outcome
 
+    def _record(self, next_job: select.poll) -> None:
+        """Record hot plans while no job waits. Where jobs never cease, that is when it pays most: then one,
+        once in a while."""
+        while self._ran:
+            waits = next_job.poll(IDLE_MILLISECONDS)
+            began = time.monotonic()
+            if waits and began < self._due:
+                return
+            self._record_one()
+            now = time.monotonic()
+            self._due = now + max(BUSY_SECONDS, (now - began) / BUSY_SHARE)
+
     def _record_one(self) -> None:
-        """No job waits: let one model that has run record one hot plan."""
+        """Let one model that has run record one hot plan."""
         handle = next(iter(self._ran))
         model = self._models.get(handle)
         with self._running:

@@ -1,5 +1,5 @@
 """A worker in this process, its two sockets held by the test: jobs are answered in order, and hot plans are
-recorded only while none waits."""
+recorded while none waits, or once in a while."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -139,6 +140,18 @@ def test_plans_are_recorded_when_no_job_waits_and_only_on_a_gpu(front: Front) ->
     else:
         until(lambda: front.model.recorded == 4)  # three shapes, and a look that finds no more
         until(lambda: not front.worker._ran)
+
+
+@pytest.mark.parametrize("front", ["cuda:0"], indirect=True)
+def test_where_jobs_never_cease_a_plan_is_recorded_once_in_a_while(front: Front) -> None:
+    front.worker._due = 0.0
+    for number in range(3):
+        front.send(number, numpy.full((1, number + 1), 30.0, "float32"))
+    front.reply()
+    front.reply()
+    assert front.model.recorded == 1  # before the second job, and none before the third
+    assert front.worker._due > time.monotonic()
+    front.reply()
 
 
 @pytest.mark.parametrize("front", ["cpu"], indirect=True)
