@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy
 
-from dlcb.compiler.signature import BatchAxes, Signature
+from dlcb.compiler.signature import BatchAxes, Dim, Signature, TensorSpec
 from dlcb.server.datatypes import BY_DTYPE
 from dlcb.server.errors import ModelFailed
 from dlcb.server.padding import Padding
 from dlcb.server.slots import aligned
 from dlcb.server.types import Buffer, InferRequest, Tensor
 
+NOTHING_LONGER: Mapping[str, int] = {}
 LARGEST_SHARED = 4096  # bytes of an input without rows that are compared to let requests share it
 
 
@@ -61,9 +62,13 @@ def rows_of(request: InferRequest, batch: BatchAxes | None) -> int:
 
 
 def place(
-    requests: Sequence[InferRequest], signature: Signature, padding: Padding | None = None
+    requests: Sequence[InferRequest],
+    signature: Signature,
+    padding: Padding | None = None,
+    lengths: Mapping[str, int] = NOTHING_LONGER,
 ) -> tuple[list[Placed], int]:
-    """Where each input of the stacked requests goes, and the bytes that takes."""
+    """Where each input of the stacked requests goes, and the bytes that takes. Sizes are padded to those of
+    the longest request, or to `lengths`, by symbol, where that is more."""
     batch = signature.batch
     placed, offset = [], 0
     for spec in signature.inputs:
@@ -74,12 +79,18 @@ def place(
             sizes = list(shape)
             sizes[axis] = sum(tensor.shape[axis] for tensor in tensors)
             for filled in () if padding is None else padding.input_axes.get(spec.name, ()):
-                sizes[filled] = max(tensor.shape[filled] for tensor in tensors)
+                longest = max(tensor.shape[filled] for tensor in tensors)
+                sizes[filled] = max(longest, lengths.get(_symbol(spec, filled), 0))
             shape = tuple(sizes)
         size = math.prod(shape) * datatype.size
         placed.append(Placed(spec.name, datatype.array, offset, shape, size))
         offset = aligned(offset + size)
     return placed, offset
+
+
+def _symbol(spec: TensorSpec, axis: int) -> str:
+    dim = None if spec.dims is None else spec.dims[axis]
+    return dim.symbol if isinstance(dim, Dim) else ""
 
 
 def stack(

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -32,7 +32,7 @@ from dlcb.server.metrics import Metrics
 from dlcb.server.model import QUICK, Admission, ServedModel
 from dlcb.server.slots import Slot, SlotPool
 from dlcb.server.types import InferRequest, RawRequest
-from dlcb.server.waiting import Deliver, Pending, Waiting, padding_ratio
+from dlcb.server.waiting import Deliver, Pending, Waiting, lengths_of, padding_ratio
 
 LAST = 2**63  # the priority of requests that name none
 FORESEEN = 0.8  # of a deadline may be gone when a request is forecast to be answered
@@ -50,6 +50,7 @@ class Job:
     number: int
     model: ServedModel
     requests: list[Pending]
+    lengths: Mapping[str, int]  # by symbol, what they are padded to
     slot: Slot
     placed: list[Placed]
     size: int
@@ -239,6 +240,7 @@ class Batcher:
         model = requests[0].model
         self._jobs += 1
         first, began = requests[0].request, time.perf_counter()
+        lengths: Mapping[str, int] = {}
         if isinstance(first, RawRequest):
             size = len(first.body)
             slot = self.pool.take(size)
@@ -246,13 +248,14 @@ class Batcher:
             placed: list[Placed] = []
         else:
             bodies = [pending.request for pending in requests if isinstance(pending.request, InferRequest)]
-            placed, size = place(bodies, model.signature, model.padding)
+            lengths = lengths_of(requests)
+            placed, size = place(bodies, model.signature, model.padding, lengths)
             slot = self.pool.take(size)
             stack(bodies, placed, model.signature.batch, slot.view, model.padding)
         spent = time.perf_counter() - began
         brisk = len(requests) == 1 and bool(placed) and self._is_brisk(model, began)
         looked_for = brisk and self._habit.looks
-        job = Job(self._jobs, model, requests, slot, placed, size, began, spent, brisk, looked_for)
+        job = Job(self._jobs, model, requests, lengths, slot, placed, size, began, spent, brisk, looked_for)
         lane.jobs.append(job)
         try:
             lane.start(job)
@@ -392,7 +395,7 @@ class Batcher:
         cells.execute.observe(seconds, count)
         cells.rows.observe(rows)
         cells.requests.observe(count)
-        cells.padding.observe(padding_ratio(requests) if count > 1 and model.padding is not None else 0.0)
+        cells.padding.observe(padding_ratio(requests, job.lengths))
         cells.ok.value += count
         statistics.last_inference_ms = int(time.time() * 1e3)
         statistics.inferences += rows

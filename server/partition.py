@@ -11,10 +11,14 @@ from dataclasses import dataclass
 from dlcb.server.model import Admission
 
 BOUNDLESS = 1e12  # positions: a run that costs so much is never begun to save padding
+STEPS = (64, 32, 16, 8, 4, 2)  # lengths are rounded up to multiples of one of these
+ROUNDING = 1 / 8  # most of a run's positions, and of what starting it takes, that rounding may add
 
 Fits = Callable[
     [Admission, int, tuple[int, ...]], bool
 ]  # whether so many rows, padded to these lengths, may run
+
+FitsLengths = Callable[[tuple[int, ...]], bool]  # whether a run may be padded to these lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,23 @@ def together(waiting: Sequence[Admission], bounds: Bounds, fits: Fits) -> list[i
         least.append(cheapest + worth)
         begins.append(begin)
     return _run_of(0, order, begins)
+
+
+def rounded(
+    longest: tuple[int, ...], rows: int, own: int, bounds: Bounds, fits: FitsLengths
+) -> tuple[int, ...]:
+    """Lengths a little above those of the longest request, for a run of so many rows that has `own`
+    positions without padding: shapes then come again, and what is prepared for them serves more runs. They
+    are as round as costs next to nothing."""
+    area = rows * math.prod(longest)
+    most = min(
+        area + ROUNDING * min(area, bounds.worth), bounds.positions, own / max(1 - bounds.padding, 1e-9)
+    )
+    for step in STEPS:
+        lengths = tuple(-(-length // step) * step for length in longest)
+        if rows * math.prod(lengths) <= most and fits(lengths):
+            return lengths
+    return longest
 
 
 def _own(run: Sequence[Admission]) -> int:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from dlcb.server.errors import ServerError
 from dlcb.server.model import Admission, ServedModel
-from dlcb.server.partition import Bounds, together
+from dlcb.server.partition import Bounds, rounded, together
 from dlcb.server.types import InferRequest, RawRequest
 
 REACH = 4  # batches' worth of the oldest requests, among which those of near lengths are looked for
@@ -168,10 +168,26 @@ def _bounds(model: ServedModel, admission: Admission) -> Bounds:
     return Bounds(worth / bytes_of_one, 1.0 if bound is None else bound, LARGEST_STACK / bytes_of_one)
 
 
-def padding_ratio(requests: Sequence[Pending]) -> float:
-    """Padded elements over all elements of a batch."""
+def lengths_of(requests: Sequence[Pending]) -> Mapping[str, int]:
+    """What requests that run together are padded to, by symbol; empty where they are of one size."""
     admissions = [pending.admission for pending in requests]
-    longest = math.prod(map(max, zip(*(admission.lengths for admission in admissions), strict=True)))
-    total = sum(admission.rows for admission in admissions) * longest
+    head, model = admissions[0], requests[0].model
+    if model.padding is None or all(admission.lengths == head.lengths for admission in admissions):
+        return {}
+    longest = tuple(map(max, zip(*(admission.lengths for admission in admissions), strict=True)))
+    rows, own = sum(a.rows for a in admissions), sum(a.positions for a in admissions)
+
+    def fits(lengths: tuple[int, ...]) -> bool:
+        return model.fits(model.sizes_of_batch(head, rows, lengths))
+
+    if model.cost.padding_worth() is not None:
+        longest = rounded(longest, rows, own, _bounds(model, head), fits)
+    return dict(zip(model.padding.symbols, longest, strict=True))
+
+
+def padding_ratio(requests: Sequence[Pending], lengths: Mapping[str, int]) -> float:
+    """Padded elements over all elements of a batch that is padded to these lengths."""
+    admissions = [pending.admission for pending in requests]
+    total = sum(admission.rows for admission in admissions) * math.prod(lengths.values())
     own = sum(admission.positions for admission in admissions)
-    return 1 - own / total if total else 0.0
+    return 1 - own / total if lengths and total else 0.0
