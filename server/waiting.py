@@ -20,6 +20,7 @@ from dlcb.server.types import InferRequest, RawRequest
 
 REACH = 4  # batches' worth of the oldest requests, among which those of near lengths are looked for
 UNLEARNT_PADDING = 0.25  # most of a batch that may be padding while nothing is known of what it costs
+MOST_LOOKED_AT = 128  # of them, since the event loop waits for it: 1 ms
 LARGEST_STACK = 64 << 20  # bytes of stacked requests; a larger one runs alone
 
 Deliver = Callable[[Any, ServerError | None], None]  # takes an answer, or None and the error
@@ -146,7 +147,8 @@ def _paddable(group: deque[Pending]) -> list[Pending]:
     """The head of a group and those that are best run with it (see `partition`), of the oldest alone: who
     comes later does not pass many. They leave the group."""
     head, model = group[0], group[0].model
-    oldest = [pending.admission for pending in islice(group, REACH * head.admission.most_rows)]
+    reach = min(REACH * head.admission.most_rows, MOST_LOOKED_AT)
+    oldest = [pending.admission for pending in islice(group, reach)]
 
     def fits(admission: Admission, rows: int, lengths: tuple[int, ...]) -> bool:
         return model.fits(model.sizes_of_batch(admission, rows, lengths))

@@ -47,12 +47,16 @@ def load(store: LayeredStore, monkeypatch: pytest.MonkeyPatch) -> Load:
     return load
 
 
-def run_together(model: Any, padding: Padding, arrays: list[numpy.ndarray]) -> list[numpy.ndarray]:
-    """What each request gets of a padded batch, by the server's own arithmetic."""
+def run_together(
+    model: Any, padding: Padding, arrays: list[numpy.ndarray], longer: int = 0
+) -> list[numpy.ndarray]:
+    """What each request gets of a batch that is padded so much beyond the longest, by the server's own
+    arithmetic."""
     signature: Signature = model.signature
     datatype = BY_DTYPE[signature.inputs[0].dtype]
     requests = [InferRequest({"x": Tensor("x", datatype, x.shape, x.tobytes())}) for x in arrays]
-    (entry,), size = place(requests, signature, padding)
+    lengths = {"length": max(x.shape[-1] for x in arrays) + longer}
+    (entry,), size = place(requests, signature, padding, lengths)
     slot = memoryview(bytearray(size))
     stack(requests, [entry], signature.batch, slot, padding)
     together = numpy.frombuffer(slot[: entry.size], entry.array).reshape(entry.shape)
@@ -77,7 +81,7 @@ def test_padded_is_unpadded(load: Load, name: str, declared: InputDeclaration) -
                 arrays.append(draw.integers(0, 100, (rows, length)))
             else:
                 arrays.append(draw.standard_normal((rows, 4, length), "float32"))
-        for x, padded in zip(arrays, run_together(model, padding, arrays), strict=True):
+        for x, padded in zip(arrays, run_together(model, padding, arrays, longer=4), strict=True):
             alone = model.run({"x": x}).outputs["y"]
             assert padded.shape == alone.shape
             assert numpy.allclose(padded, alone, rtol=0, atol=1e-5)

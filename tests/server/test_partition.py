@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dlcb.server.model import Admission
-from dlcb.server.partition import Bounds, together
+from dlcb.server.partition import Bounds, rounded, together
 
 
 def admission(*lengths: int, rows: int = 1, most_rows: int = 32) -> Admission:
@@ -127,3 +127,30 @@ def test_sizes_of_several_axes_merge_only_where_the_merged_run_fits() -> None:
 
     assert together(waiting, Bounds(math.inf), fits) == [0, 2]
     assert asked == [(3, (16, 16))] and chosen(waiting, Bounds(math.inf)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("worth", "longest", "rows", "lengths"),
+    [
+        (1000, (250,), 16, (256,)),  # a GPU's, that starts a run in the time of a thousand positions
+        (1000, (97,), 16, (104,)),
+        (1000, (97,), 2, (104,)),  # an eighth of a run is the most that is added
+        (1000, (50, 49), 1, (50, 50)),
+        (60, (250,), 16, (250,)),  # a processor's
+        (60, (249,), 4, (250,)),
+        (math.inf, (250,), 16, (256,)),
+        (math.inf, (193,), 16, (208,)),
+    ],
+)
+def test_lengths_are_as_round_as_costs_next_to_nothing(
+    worth: float, longest: tuple[int, ...], rows: int, lengths: tuple[int, ...]
+) -> None:
+    own = rows * math.prod(longest)
+    assert rounded(longest, rows, own, Bounds(worth), lambda chosen: True) == lengths
+
+
+def test_rounding_keeps_bounds() -> None:
+    own = 16 * 250
+    assert rounded((250,), 16, own, Bounds(1e6, padding=0.01), lambda chosen: True) == (252,)
+    assert rounded((250,), 16, own, Bounds(1e6, positions=4020), lambda chosen: True) == (250,)
+    assert rounded((250,), 16, own, Bounds(1e6), lambda chosen: chosen[0] <= 255) == (252,)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
+import pytest
+
 from dlcb.compiler import ModelSource
 from dlcb.server.metrics import Metrics
 from dlcb.server.model import Admission, Cells, ServedModel
 from dlcb.server.padding import Padding
 from dlcb.server.settings import Batching, Limits
 from dlcb.server.types import InferRequest
-from dlcb.server.waiting import LARGEST_STACK, Pending, Waiting
+from dlcb.server.waiting import LARGEST_STACK, Pending, Waiting, lengths_of, padding_ratio
 
 
 def model(**batching: Any) -> ServedModel:
@@ -188,3 +190,15 @@ def test_while_nothing_is_learnt_padding_is_bounded() -> None:
     for length in (10, 12, 200):
         clerk.add("a", length=length)
     assert [clerk.take() for _ in range(2)] == [[1, 2], [3]]
+
+
+def test_what_is_padded_is_padded_to_round_lengths_once_it_is_known_what_that_costs() -> None:
+    served = padding_model()
+    clerk = Clerk(served)
+    of_two_sizes = [clerk.add("a", length=length) for length in (20, 61)]
+    assert lengths_of(of_two_sizes) == {"length": 61}
+    for size in (100, 200, 300, 400) * 3:
+        served.cost.observe(size, 0.001)  # a GPU that is not full
+    assert lengths_of(of_two_sizes) == {"length": 64}
+    assert padding_ratio(of_two_sizes, {"length": 64}) == pytest.approx(1 - 81 / 128)
+    assert lengths_of(of_two_sizes[:1]) == {} and padding_ratio(of_two_sizes[:1], {}) == 0
