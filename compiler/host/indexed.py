@@ -10,8 +10,9 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Indexed:
     """Positions in the operator's arguments: the `indices`, the `table` they point into, and the axis: fixed,
-    or given by an argument. `flat`: they count through the whole table. `wraps`: negative ones count from the
-    end."""
+    or given by an argument. `flat`: they count through the whole table, or through the `sizes` of an
+    argument. `wraps`: negative ones count from the end. `ignored`: an argument has a value that means
+    nothing."""
 
     indices: int
     table: int
@@ -19,25 +20,44 @@ class Indexed:
     axis_argument: int | None = None
     flat: bool = False
     wraps: bool = False
+    sizes: int | None = None
+    ignored: int | None = None
 
+
+IGNORED = -100  # where the argument is left out
 
 _ALONG = (Indexed(indices=2, table=0, axis_argument=1),)  # f(table, axis, indices, ...)
+_ALONG_FROM_THE_END = (Indexed(indices=2, table=0, axis_argument=1, wraps=True),)
+_FLAT = (Indexed(indices=1, table=0, flat=True, wraps=True),)
+_CLASSES = (Indexed(indices=1, table=0, axis=1, ignored=4),)  # axis 0 of a table without rows
 
 INDEXED: dict[str, tuple[Indexed, ...]] = {
     "aten.embedding.default": (Indexed(indices=1, table=0),),
     "aten.embedding_bag.default": (Indexed(indices=1, table=0),),
+    "aten.embedding_bag.padding_idx": (Indexed(indices=1, table=0),),
     "aten.index_select.default": _ALONG,
     "aten.gather.default": _ALONG,
     "aten.index_add.default": _ALONG,
     "aten.index_copy.default": _ALONG,
-    "aten.index_fill.int_Scalar": _ALONG,
-    "aten.index_fill.int_Tensor": _ALONG,
+    "aten.index_fill.int_Scalar": _ALONG_FROM_THE_END,
+    "aten.index_fill.int_Tensor": _ALONG_FROM_THE_END,
+    "aten.index_reduce.default": _ALONG,
     "aten.scatter.src": _ALONG,
     "aten.scatter.value": _ALONG,
+    "aten.scatter.reduce": _ALONG,
+    "aten.scatter.value_reduce": _ALONG,
     "aten.scatter_add.default": _ALONG,
     "aten.scatter_reduce.two": _ALONG,
-    "aten.take.default": (Indexed(indices=1, table=0, flat=True, wraps=True),),
+    "aten.take.default": _FLAT,
+    "aten.put.default": _FLAT,
     "aten.take_along_dim.default": (Indexed(indices=1, table=0, axis_argument=2),),
     "aten.index.Tensor": (Indexed(indices=1, table=0, wraps=True),),
     "aten.index_put.default": (Indexed(indices=1, table=0, wraps=True),),
+    "aten.cross_entropy_loss.default": _CLASSES,
+    "aten.nll_loss.default": _CLASSES,
+    "aten.nll_loss_nd.default": _CLASSES,
+    "aten.nll_loss2d.default": _CLASSES,
+    "aten.multi_margin_loss.default": (Indexed(indices=1, table=0, axis=1),),
+    "aten.max_unpool2d.default": (Indexed(indices=1, table=0, sizes=2),),
+    "aten.max_unpool3d.default": (Indexed(indices=1, table=0, sizes=2),),
 }

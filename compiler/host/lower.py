@@ -11,7 +11,7 @@ from dataclasses import replace
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import TRUE, ZERO, as_expr, equal, product, size
 from dlcb.compiler.host.index_origin import origin
-from dlcb.compiler.host.indexed import INDEXED
+from dlcb.compiler.host.indexed import IGNORED, INDEXED, Indexed
 from dlcb.compiler.host.program import (
     Binding,
     Buffer,
@@ -368,11 +368,14 @@ class _Lowering:
                 if not (isinstance(placeholder, str) and placeholder.startswith("$")):
                     continue
                 value = node.inputs[int(placeholder[1:])]
-                if value.dtype.kind == "bool":
-                    continue
-                extent = product(table.shape) if row.flat else table.shape[(axis + offset) % table.rank]
+                if value.dtype.kind == "bool" or value.dtype.is_float:
+                    continue  # a mask, or shares of classes
+                extent = table.shape[(axis + offset) % table.rank]
+                if row.flat or row.sizes is not None:
+                    extent = product(table.shape if row.sizes is None else arguments[row.sizes])
                 low = ZERO - extent if row.wraps else ZERO
-                checks.append(CheckedTensor(value.name, self._index_check(value, low, extent)))
+                check = self._index_check(value, low, extent)
+                checks.append(CheckedTensor(value.name, check, _ignored(row, arguments)))
         return tuple(checks)
 
     def _index_check(self, indices: Value, low: Expr, high: Expr) -> IndexCheck:
@@ -387,6 +390,13 @@ def _three(numbers: Sequence[Expr | int]) -> tuple[Expr, Expr, Expr]:
 
 def _input(arguments: Sequence[object], position: int, node: Node) -> Value:
     return node.inputs[int(str(arguments[position])[1:])]
+
+
+def _ignored(row: Indexed, arguments: Sequence[object]) -> int | None:
+    if row.ignored is None:
+        return None
+    given = arguments[row.ignored] if len(arguments) > row.ignored else IGNORED
+    return given if isinstance(given, int) else IGNORED
 
 
 def _depends(e: Expr, definitions: Mapping[str, Expr]) -> set[str]:

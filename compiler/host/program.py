@@ -121,10 +121,12 @@ class Launch:
 
 @dataclass(frozen=True)
 class CheckedTensor:
-    """A tensor of indices that a call is about to read through, looked at before the call."""
+    """A tensor of indices that a call is about to read through, looked at before the call. One that is
+    `ignored` is read through by nobody."""
 
     tensor: str
     check: IndexCheck
+    ignored: int | None = None
 
 
 @dataclass(frozen=True)

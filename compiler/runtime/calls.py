@@ -118,8 +118,10 @@ def check_indices(
     limits: tuple[int, int],
     sizes: Mapping[str, int],
     definitions: Sequence[Definition],
+    ignored: int | None = None,
 ) -> None:
-    """IndexRangeError for the first index outside `limits`, before an operator reads through it."""
+    """IndexRangeError for the first index outside `limits` that is not `ignored`, before an operator reads
+    through it."""
     tensor = now(indices)
     low, high = limits
     if tensor.numel() == 0:
@@ -128,5 +130,10 @@ def check_indices(
     if least >= low and most < high:
         return
     flat = tensor.reshape(-1)
-    position = int(((flat < low) | (flat >= high)).nonzero()[0])
+    bad = (flat < low) | (flat >= high)
+    if ignored is not None:
+        bad &= flat != ignored
+        if not bool(bad.any()):
+            return
+    position = int(bad.nonzero()[0])
     raise index_error(check, position, int(flat[position]), sizes, definitions)

@@ -230,9 +230,9 @@ class _Calls:
 
     def _call(self, call: ConcreteCall, planned: CallTemplate) -> Iterator[Callable[[], Any]]:
         around = self._template.around
-        for (place, check), limits in zip(planned.checks, call.ranges, strict=True):
+        for (place, check, ignored), limits in zip(planned.checks, call.ranges, strict=True):
             sizes, indices = self._concrete.sizes, self._operand(place)
-            yield partial(check_indices, indices, check, limits, sizes, around.definitions)
+            yield partial(check_indices, indices, check, limits, sizes, around.definitions, ignored)
         bind = around.bind(call, self._hot)
         operands = [self._operand(p) if isinstance(p, Place) else p for p in planned.operands]
         if planned.eager:

@@ -80,7 +80,7 @@ class CallTemplate(NamedTuple):
 
     operands: tuple[Place | torch.Tensor, ...]
     results: tuple[Place, ...]
-    checks: tuple[tuple[Place, IndexCheck], ...]
+    checks: tuple[tuple[Place, IndexCheck, int | None], ...]
     eager: bool
     late: bool
     returned: bool
@@ -188,7 +188,7 @@ class Template:
         returned = eager or self._tensors[results[0].name].buffer in self._returned
         needed = operands if returned else (*operands, *results)
         late = any(isinstance(place, Place) and place.slot >= 0 for place in needed)
-        checks = tuple((self._place(checked.tensor), checked.check) for checked in call.checks)
+        checks = tuple((self._place(each.tensor), each.check, each.ignored) for each in call.checks)
         return CallTemplate(operands, results, checks, eager, late, returned)
 
     def _operand(self, name: str) -> Place | torch.Tensor:

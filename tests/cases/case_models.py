@@ -271,6 +271,31 @@ def index_add(x, index, source):
     return torch.relu(x).index_add(0, index, source)
 
 
+@_module
+def means_of_bags(x, index):
+    return F.embedding_bag(index, x, mode="mean")
+
+
+@_module
+def losses_by_class(x, index):
+    return F.cross_entropy(x, index, reduction="none")
+
+
+@_module
+def losses_but_of_one_class(x, index):
+    return F.nll_loss(x, index, ignore_index=7, reduction="none")
+
+
+@_module
+def filled(x, index):
+    return x.index_fill(0, index, 0.5)
+
+
+@_module
+def put(x, index):
+    return x.put(index, index.float())
+
+
 # ---- fusion and storms
 
 

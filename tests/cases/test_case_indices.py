@@ -56,6 +56,33 @@ def test_I3_the_row_of_a_bad_index_is_known(store):
     case.agrees(ids[[0, 1, 3]])  # the neighbours get their answers
 
 
+@pytest.mark.parametrize(
+    ("factory", "index", "good", "bad"),
+    [
+        ("means_of_bags", ("k", "l"), [[0, 4], [1, 1]], (5, -1)),
+        ("losses_by_class", ("n",), [0, 2, 1, 1, -100], (3, -1, 100)),
+        ("losses_but_of_one_class", ("n",), [0, 2, 1, 1, 7], (3, -1, -100)),
+        ("filled", ("k",), [0, 4, -5], (5, -6)),
+        ("put", ("k",), [0, 14, -15], (15, -16)),
+    ],
+)
+def test_I4_whatever_an_eager_operator_reads_through(store, factory, index, good, bad):
+    """On a GPU each of these would end the process."""
+    shapes = {"x": ("n", "m"), "index": index}
+    case = compiled(store, factory, shapes, types={"index": "int64"}, values={"index": (0, 1)})
+    x = random(5, 3)
+    assert case.report.eager_nodes
+    case.agrees(x, torch.tensor(good))
+    for value in bad:
+        wrong = torch.tensor(good)
+        wrong.view(-1)[1] = value
+        with pytest.raises(IndexRangeError) as caught:
+            case.model.call(x, wrong)
+        assert (caught.value.input, caught.value.value) == ("index", value)
+        assert wrong[tuple(caught.value.position)] == value
+    case.agrees(x, torch.tensor(good))
+
+
 def test_I4_indices_of_an_eager_operator(store):
     case = compiled(
         store,
