@@ -30,6 +30,7 @@ HAS_GPU = $(shell nvidia-smi -L >/dev/null 2>&1 && echo yes)
 EXTRAS_serve := server,quickstart
 EXTRAS_serve-cuda := server,quickstart,cuda
 EXTRAS_test := server,quickstart,cuda,test
+SERVES = $(VENV)/.installed-$(if $(HAS_GPU),serve-cuda,serve)
 
 .PHONY: help
 help: ## Show this list
@@ -38,7 +39,7 @@ help: ## Show this list
 		'TORCH_INDEX_URL=<index with CPU-only torch builds>.'
 
 .PHONY: serve
-serve: $(VENV)/.installed-$(if $(HAS_GPU),serve-cuda,serve) compiler-found ## Install, compile the quickstart models and serve them
+serve: $(SERVES) compiler-found ## Install, compile the quickstart models and serve them
 	@exec $(BIN)/dlcb serve --config $(CONFIG) $(SERVE_ARGS)
 
 .PHONY: test
@@ -69,11 +70,11 @@ lint: $(VENV)/.installed-test build/import ## Check style, formatting and types
 	@MYPYPATH=build/import $(BIN)/python -m mypy -p dlcb | sed 's#^build/import/dlcb/##'
 
 .PHONY: bench
-bench: $(VENV)/.installed-test compiler-found ## Time each model: eager, torch.compile and DLCB on the same shapes
+bench: $(SERVES) compiler-found ## Time each model: eager, torch.compile and DLCB on the same shapes
 	$(BIN)/dlcb bench --config $(CONFIG) $(BENCH_ARGS)
 
 .PHONY: loadtest
-loadtest: $(VENV)/.installed-test compiler-found ## Start a server, drive it with variable shapes, check the answers
+loadtest: $(SERVES) compiler-found ## Start a server, drive it with variable shapes, check the answers
 	$(BIN)/python -m dlcb.loadtest run --start $(CONFIG) $(LOADTEST_ARGS)
 
 .PHONY: clean

@@ -15,6 +15,8 @@ from dlcb.compiler.thunks import onednn, unplanned
 
 CHANNELS_LAST, CHANNELS_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)  # orders of permutation
 
+Geometry = tuple[Sequence[int], Sequence[int], Sequence[int], int]  # stride, padding, dilation, groups
+
 UNPACKED_CALLS = 8  # at one shape, after which packing has cost what it would have saved by then
 _MOST_MET = 1 << 14  # shapes remembered, over all convolutions
 _met: dict[tuple[int, torch.Size], int] = {}
@@ -28,12 +30,7 @@ class ImageConvolution:
     def __init__(
         self, attributes: Mapping[str, Any], constant_weights: bool = False, hot: bool = False
     ) -> None:
-        self._geometry = (
-            attributes["stride"],
-            attributes["padding"],
-            attributes["dilation"],
-            attributes.get("groups", 1),
-        )
+        self._geometry = _geometry(attributes)
         self._relu, self._ceiling = bool(attributes.get("relu")), attributes.get("ceiling")
         self._residual = bool(attributes.get("residual"))
         self._constant = constant_weights
@@ -146,12 +143,7 @@ class ClippedConvolution:
     follow that the first may plan them."""
 
     def __init__(self, attributes: Mapping[str, Any], hot: bool = False) -> None:
-        self._geometry = (
-            attributes["stride"],
-            attributes["padding"],
-            attributes["dilation"],
-            attributes.get("groups", 1),
-        )
+        self._geometry = _geometry(attributes)
         self._hot = hot
 
     def __call__(
@@ -171,6 +163,10 @@ class ClippedConvolution:
         if residual is None:
             return torch.cudnn_convolution_relu(x, weight, bias, *self._geometry)
         return torch.cudnn_convolution_add_relu(x, weight, residual, 1.0, bias, *self._geometry)
+
+
+def _geometry(attributes: Mapping[str, Any]) -> Geometry:
+    return attributes["stride"], attributes["padding"], attributes["dilation"], attributes.get("groups", 1)
 
 
 def was_met(place: tuple[int, torch.Size], calls: int) -> bool:
