@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from buffer_bounds import held_to_alignment
 from cuda_on_cpu import EmulatedRun, library
-from kernel_rows import Program
+from kernel_programs import Program
 from kernel_runs import Case, CppRun, Unit
 
 from dlcb.compiler.options import Target

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from cuda_on_cpu import EmulatedRun
-from kernel_rows import Program
+from kernel_programs import Program
 from kernel_runs import Case, CppRun, CudaRun, Run, Unit
 
 from dlcb.compiler.bridge.emit import to_torch

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from kernel_agreement import agree, cpp_unit, drawn
-from kernel_rows import ROWS, Program
+from kernel_programs import Program
+from kernel_rows import ROWS
 from kernel_runs import Case, CppRun, Unit
 
 from dlcb.compiler.dtype import BOOL, INT64, UINT8

@@ -4,7 +4,7 @@ them."""
 import numpy as np
 import pytest
 from cuda_on_cpu import EmulatedRun
-from kernel_rows import Program
+from kernel_programs import Program
 from kernel_runs import Case, CppRun, CudaRun, Run, Unit
 
 from dlcb.compiler.dtype import INT64

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from kernel_rows import Program
+from kernel_programs import Program
 from kernel_runs import Case, CppRun, Unit
 from torch.nn.functional import interpolate
 

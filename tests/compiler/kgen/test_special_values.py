@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from kernel_rows import Program
+from kernel_programs import Program
 from kernel_runs import Case, CppRun, CudaRun, Run, Unit
 
 from dlcb.compiler.dtype import BFLOAT16, FLOAT16, FLOAT32
