@@ -1,8 +1,8 @@
 """A proof about the sizes of a program, on which the server's batching rests: that rows of the outputs depend
 on the same rows of the inputs alone, so that requests may be stacked.
 
-The operators' coordinate rules are the evidence; an operator without one (PyTorch runs it) ends a proof that
-it touches."""
+The operators' coordinate rules are the evidence; of an operator without one, which PyTorch runs, what
+`eager_rows` knows by its name. Any other ends a proof that it touches."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import ONE, ZERO, index, substitute
 from dlcb.compiler.ir.graph import Graph, Node, Value
 from dlcb.compiler.passes.access import Reading, is_computed, read
+from dlcb.compiler.passes.eager_rows import RowAxes, row_axes
 from dlcb.compiler.passes.sizes import expressions, mentions, simple, splits
 from dlcb.compiler.shapes.system import System
 from dlcb.compiler.signature import BatchAxes
@@ -97,10 +98,8 @@ class _Proof:
         """Whether each row of the result is made of the same rows of the operands and of what has none; where
         its own rows lie enters `carried`."""
         if node.op.at is None:
-            return not (
-                any(value in self.carried or self._is_seen_in(value) for value in node.inputs)
-                or any(self._counted(extent) for result in node.results for extent in result.shape)
-                or any(self._counted(e) for e in expressions(node.attributes))
+            return self._has_no_rows(node) or any(
+                self._runs_rows_apart(node, axes) for axes in row_axes(node)
             )
         if is_computed(node.result):
             return True  # what is made of coordinates alone shows in the bodies of its readers
@@ -116,6 +115,47 @@ class _Proof:
                     self.carried[node.result] = rows
                 return True
         return False
+
+    def _has_no_rows(self, node: Node) -> bool:
+        return not (
+            any(value in self.carried or self._is_seen_in(value) for value in node.inputs)
+            or any(self._counted(extent) for result in node.results for extent in result.shape)
+            or any(self._counted(e) for e in expressions(node.attributes))
+        )
+
+    def _runs_rows_apart(self, node: Node, axes: RowAxes) -> bool:
+        """Whether rows lie on these axes and nowhere else, and the call is told nothing of them."""
+        if not all(self._has_rows_on(value, axes.operands.get(k)) for k, value in enumerate(node.inputs)):
+            return False
+        if any(self._counted(e) for e in expressions(node.attributes["arguments"])):
+            return False
+        made = dict(zip(node.results, axes.results, strict=True))
+        if any(self._rows_on(result) != [axis] for result, axis in made.items()):
+            return False
+        self.carried.update(
+            (value, _Rows(axis, ONE, ONE)) for value, axis in made.items() if axis is not None
+        )
+        return True
+
+    def _has_rows_on(self, value: Value, axis: int | None) -> bool:
+        """Whether an operand's rows lie on `axis` alone; None where it must have none. One that is made of
+        coordinates alone, as first states are, is the same in each row."""
+        if (rows := self.carried.get(value)) is not None:
+            return rows.plain and rows.axis == axis
+        if self._is_seen_in(value) or self._rows_on(value) != ([] if axis is None else [axis]):
+            return False
+        if axis is None:
+            return True
+        if not is_computed(value):
+            return False
+        reading = read(value.made_by)
+        return not mentions(self.system.simplify(reading.body), (reading.out[axis],))
+
+    def _rows_on(self, value: Value) -> list[int | None]:
+        """The axes whose extent counts rows; None for one that counts more than these."""
+        shape = simple(value.shape, self.system)
+        counting = [axis for axis, extent in enumerate(shape) if self.batch in extent.free]
+        return [axis if shape[axis] is self.batch else None for axis in counting]
 
     def _places(self, node: Node) -> Iterator[_Rows | None]:
         """Where the rows of the node's result may lie, which is on the one axis whose extent counts them."""

@@ -2,8 +2,9 @@
 end with given values changes nothing that was there before, so that requests of different lengths may share a
 batch.
 
-The operators' coordinate rules are the evidence; an operator without one (PyTorch runs it) ends the proof
-where it touches it. What stands in the way is named with its source line."""
+The operators' coordinate rules are the evidence; of an operator without one, which PyTorch runs, what
+`eager_rows` knows by its name. Any other ends the proof where it touches it. What stands in the way is named
+with its source line."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from dlcb.compiler.ir.graph import Graph, Node, Value
 from dlcb.compiler.ir.op import Shape
 from dlcb.compiler.passes.access import Reading, is_computed, read
 from dlcb.compiler.passes.certain import Scalar, certain
+from dlcb.compiler.passes.eager_rows import RowAxes, growing_axes
 from dlcb.compiler.passes.sizes import expressions, mentions, simple, splits
 from dlcb.compiler.shapes.system import System
 
@@ -65,6 +67,7 @@ class _Proof:
         self.size, self.graph, self.fill = size, graph, fill
         self.system: System = graph.system
         self.apart: dict[Value, _Layout] = {}  # values whose elements move
+        self.read = {value for node in graph.nodes for value in node.inputs}.union(graph.outputs)
         self.changed: dict[Value, Node] = {}  # made of coordinates alone: shows in their readers' bodies
 
     def obstacle(self) -> str:
@@ -102,12 +105,8 @@ class _Proof:
             unseen = not any(value in self.changed or value in self.apart for value in node.inputs)
             return unseen and self._attends_to_nothing_more(node)
         if node.op.at is None:
-            shapes = (value.shape for value in (*node.inputs, *node.results))
-            return not (
-                any(value in self.changed for value in node.inputs)
-                or any(self._sized(extent) for shape in shapes for extent in shape)
-                or any(self._sized(e) for e in expressions(node.attributes))
-            )
+            ways = growing_axes(node)
+            return self._has_no_size(node) or any(self._runs_on_what_was_there(node, axes) for axes in ways)
         reading = read(node)
         for layout in itertools.islice(self._layouts(node), _LAYOUTS):
             if self._reads_what_was_there(node, reading, layout):
@@ -117,6 +116,38 @@ class _Proof:
                     self._adds_nothing(node, reading, r) for r in reading.over if self._sized(r.args[0])
                 )
         return False
+
+    def _has_no_size(self, node: Node) -> bool:
+        shapes = (value.shape for value in (*node.inputs, *node.results))
+        return not (
+            any(value in self.changed for value in node.inputs)
+            or any(self._sized(extent) for shape in shapes for extent in shape)
+            or any(self._sized(e) for e in expressions(node.attributes))
+        )
+
+    def _runs_on_what_was_there(self, node: Node, axes: RowAxes) -> bool:
+        """Whether the size counts the rows on these axes and nothing else, and the call is told nothing of
+        it."""
+        for place, value in enumerate(node.inputs):
+            if value in self.changed or value in self.apart:
+                return False
+            if self._grown(value) not in ([], [axes.operands.get(place)]):
+                return False
+        if any(self._sized(e) for e in expressions(node.attributes["arguments"])):
+            return False
+        return all(
+            result not in self.read if axis is None else self._grown(result) == [axis]
+            for result, axis in zip(node.results, axes.results, strict=True)
+        )
+
+    def _grown(self, value: Value) -> list[int | None]:
+        """The axes that grow with the size; None for one that is more than it."""
+        shape = simple(value.shape, self.system)
+        return [
+            axis if extent is self.size else None
+            for axis, extent in enumerate(shape)
+            if self.size in extent.free
+        ]
 
     # ---- where elements are
 

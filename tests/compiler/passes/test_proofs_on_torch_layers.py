@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 import torch
+import torch.nn.functional as F
 from proof_programs import obstacles, proof
 from torch import Tensor, nn
 
@@ -101,6 +102,15 @@ STACKED_AND_PADDED: dict[str, Row] = {
     "attention with its weights, behind a mask": (
         lambda: Using(lambda s, x, mask: s.m(x, x, x, key_padding_mask=mask)[0], m=attention()), (X, MASK),
     ),
+    "a recurrence in time": (
+        lambda: Using(
+            lambda s, x: s.l(s.m(x)[0]), m=nn.LSTM(WIDTH, 8, batch_first=True), l=nn.Linear(8, 3)
+        ),
+        (X,),
+    ),
+    "a recurrence in time, positions first": (
+        lambda: Using(lambda s, x: s.m(x)[0].cumprod(0), m=nn.RNN(WIDTH, 8)), (X_SECOND,)
+    ),
     "ids of 0 are hidden": (
         lambda: Using(
             lambda s, ids: s.m(s.e(ids), src_key_padding_mask=ids == 0), m=layer(), e=nn.Embedding(20, WIDTH)
@@ -139,10 +149,51 @@ ALONE: dict[str, Row] = {
         (InputDeclaration("x", "float32", ("batch", WIDTH)),),
     ),
     "attention between rows": (lambda: layer(False), (X,)),
-    "both ways of a recurrence": (
-        lambda: Using(lambda s, x: s.m(x)[0], m=nn.LSTM(WIDTH, 8, batch_first=True, bidirectional=True)), (X,)
+    "rows in turn": (lambda: Using(lambda s, x: s.m(x)[0], m=nn.GRU(WIDTH, 8)), (X,)),
+    "sorted over the batch": (lambda: Using(lambda s, x: x.sort(0)[0]), (X,)),
+    "products over the batch": (lambda: Using(lambda s, x: x.cumprod(0)), (X,)),
+    "put in other rows": (
+        lambda: Using(lambda s, x: x.scatter(0, torch.zeros_like(x).long(), x)), (X,)
     ),
+    "first states that count rows": (
+        lambda: Using(
+            lambda s, x: s.m(x, torch.arange(x.shape[0]).to(x.dtype)[None, :, None].expand(1, -1, 8))[0],
+            m=nn.GRU(WIDTH, 8, batch_first=True),
+        ),
+        (X,),
+    ),
+    "images of the whole batch": (lambda: Using(lambda s, x: F.unfold(x[None], 1)[0]), (X,)),
 }  # fmt: skip
+
+
+def resized(self: nn.Module, x: Tensor) -> Tensor:
+    return F.interpolate(x[:, None], size=(9, 5), mode="bicubic")
+
+
+def sampled(self: nn.Module, x: Tensor) -> Tensor:
+    return F.grid_sample(x[:, None], x[:, None, :, :2].tanh(), align_corners=True)
+
+
+# PyTorch runs these by name: what is proven of them stands in `eager_rows`
+CALLED: dict[str, Callable[[], nn.Module]] = {
+    "both ways of a recurrence": lambda: Using(
+        lambda s, x: s.m(x)[0], m=nn.LSTM(WIDTH, 8, 2, batch_first=True, bidirectional=True)
+    ),
+    "the last states of a recurrence": lambda: Using(
+        lambda s, x: s.m(x)[1].transpose(0, 1), m=nn.GRU(WIDTH, 8, batch_first=True)
+    ),
+    "one step": lambda: Using(lambda s, x: s.m(x[:, 0], x[:, -1, :8]), m=nn.GRUCell(WIDTH, 8)),
+    "transposed convolution": lambda: Using(lambda s, x: s.m(x[:, None]), m=nn.ConvTranspose2d(1, 2, 3, 2)),
+    "over places": lambda: Using(lambda s, x: s.m(x.mT), m=nn.ConvTranspose1d(WIDTH, 2, 3)),
+    "windows and their sums": lambda: Using(
+        lambda s, x: F.fold(F.unfold(x[:, None], 3, padding=1), x.shape[1:], 3, padding=1)
+    ),
+    "resized": lambda: Using(resized),
+    "sampled": lambda: Using(sampled),
+    "put in place": lambda: Using(lambda s, x: x.scatter_add(1, x.argsort(1), x * 2)),
+    "largest": lambda: Using(lambda s, x: x.topk(3)[0] + x.sort(1)[0][:, :, :1]),
+    "distances": lambda: Using(lambda s, x: torch.cdist(x, x)),
+}
 
 
 def captured(row: Row) -> tuple[nn.Module, Captured]:
@@ -209,6 +260,16 @@ def test_rows_are_apart_and_padding_shows(name: str) -> None:
     for hidden in (0, 1):
         assert "uses it" in obstacles(program.graph, {"x": 0, "mask": hidden, "lengths": 1})["length"]
     agree_when_stacked(module, row[1], axes)
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_calls_by_name_keep_rows_apart(name: str) -> None:
+    module, program = captured((CALLED[name], (X,)))
+    assert any(node.op.name == "eager" for node in program.graph.nodes)
+    axes = proof(program.graph)
+    assert axes is not None and axes.symbol == "batch"
+    assert "uses it" in obstacles(program.graph, {"x": 0})["length"]
+    agree_when_stacked(module, (X,), axes)
 
 
 @pytest.mark.parametrize("name", ALONE)

@@ -1,0 +1,149 @@
+"""Along which axes a call that PyTorch runs by name keeps its rows apart, or reads none that come later: what
+stands for coordinates in the proofs of batching and padding. Rows are those of all tensors that a line names;
+the others, such as weights, have none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from dlcb.compiler.ir.graph import Node
+
+
+@dataclass(frozen=True)
+class RowAxes:
+    """The axis of rows in each operand that has them, by its place among the node's inputs, and in each
+    result; None for one that is made of all rows."""
+
+    operands: dict[int, int]
+    results: tuple[int | None, ...]
+
+
+def row_axes(node: Node) -> Iterator[RowAxes]:
+    """Every way in which a node that PyTorch runs keeps rows apart."""
+    rule = _RULES.get(node.attributes.get("target", ""))
+    if rule is not None:
+        yield from rule(node)
+
+
+def growing_axes(node: Node) -> Iterator[RowAxes]:
+    """Every way in which rows that are added at the end leave what was there before as it is."""
+    yield from row_axes(node)
+    rule = _PREFIXES.get(node.attributes.get("target", ""))
+    if rule is not None:
+        yield from rule(node)
+
+
+_Rule = Callable[[Node], Iterator[RowAxes]]
+
+
+def _same(node: Node, tensors: Sequence[int], axes: Sequence[int]) -> Iterator[RowAxes]:
+    """One of `axes`, the same in the tensors at these arguments and in all results."""
+    places = [place for argument in tensors for place in _tensors(node.attributes["arguments"], argument)]
+    for axis in axes:
+        yield RowAxes(dict.fromkeys(places, axis), (axis,) * len(node.results))
+
+
+def _tensors(arguments: Sequence[Any], position: int) -> list[int]:
+    """The tensors of an argument by their places among the node's inputs; none where it is left out."""
+    given = arguments[position] if position < len(arguments) else None
+    each = given if isinstance(given, tuple) else (given,)
+    return [int(one[1:]) for one in each if isinstance(one, str) and one.startswith("$")]
+
+
+def _image(node: Node, rank: int, tensors: Sequence[int] = (0,)) -> Iterator[RowAxes]:
+    """Images, or windows of images, one after the other; without a first axis for them there is one."""
+    if node.inputs[0].rank == rank:
+        yield from _same(node, tensors, (0,))
+
+
+def _along(
+    node: Node, tensors: Sequence[int] = (0,), argument: int = 1, otherwise: int = -1
+) -> Iterator[RowAxes]:
+    """An operator along the axis that an argument names: the others are apart."""
+    arguments, rank = node.attributes["arguments"], node.inputs[0].rank
+    axis = arguments[argument] if argument < len(arguments) else otherwise
+    if isinstance(axis, int) and rank:
+        yield from _same(node, tensors, [each for each in range(rank) if each != axis % rank])
+
+
+def _recurrent(node: Node) -> Iterator[RowAxes]:
+    """f(x, states, weights, biases, layers, dropout, train, both ways, batch first) -> (y, states ...)."""
+    arguments = node.attributes["arguments"]
+    if node.inputs[0].rank != 3 or len(arguments) != 9:  # without an axis of rows, or packed
+        return
+    first = 0 if arguments[8] else 1
+    (x,) = _tensors(arguments, 0)
+    states = _tensors(arguments, 1)
+    yield RowAxes({x: first, **dict.fromkeys(states, 1)}, (first, *(1 for _ in node.results[1:])))
+
+
+def _in_time(node: Node) -> Iterator[RowAxes]:
+    """The steps of a recurrence that goes one way; the states are those after the last."""
+    arguments = node.attributes["arguments"]
+    if node.inputs[0].rank == 3 and len(arguments) == 9 and not arguments[7]:
+        steps = 1 if arguments[8] else 0
+        yield RowAxes(
+            {place: steps for place in _tensors(arguments, 0)}, (steps, *(None for _ in node.results[1:]))
+        )
+
+
+def _running(node: Node) -> Iterator[RowAxes]:
+    axis = node.attributes["arguments"][1]
+    if isinstance(axis, int) and node.inputs[0].rank:
+        yield from _same(node, (0,), (axis % node.inputs[0].rank,))
+
+
+def _cell(node: Node) -> Iterator[RowAxes]:
+    if node.inputs[0].rank == 2:
+        yield from _same(node, (0, 1), (0,))
+
+
+def _distances(node: Node) -> Iterator[RowAxes]:
+    if node.inputs[0].rank == node.inputs[-1].rank:
+        yield from _same(node, (0, 1), range(node.inputs[0].rank - 2))
+
+
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+_CUMULATIVE = ("cumprod", "logcumsumexp", "cummax", "cummin")
+_IMAGE, _IMAGE_AND_PLACES = partial(_image, rank=4), partial(_image, rank=4, tensors=(0, 1))
+_RULES: dict[str, _Rule] = {
+    "aten.conv_transpose1d.default": partial(_image, rank=3),
+    "aten.conv_transpose2d.input": _IMAGE,
+    "aten.conv_transpose3d.input": partial(_image, rank=5),
+    "aten.im2col.default": _IMAGE,
+    "aten.col2im.default": partial(_image, rank=3),
+    "aten.upsample_linear1d.vec": partial(_image, rank=3),
+    "aten.upsample_trilinear3d.vec": partial(_image, rank=5),
+    **{
+        f"aten.{name}2d{kind}.vec": _IMAGE
+        for name, kind in (
+            ("upsample_bicubic", ""),
+            ("_upsample_bicubic", "_aa"),
+            ("_upsample_bilinear", "_aa"),
+            ("_upsample_nearest_exact", ""),
+        )
+    },
+    "aten.max_pool2d_with_indices.default": _IMAGE,
+    "aten.adaptive_max_pool2d.default": _IMAGE,
+    "aten.max_unpool2d.default": _IMAGE_AND_PLACES,
+    "aten.grid_sampler.default": _IMAGE_AND_PLACES,
+    **{f"aten.{name}.input": _recurrent for name in _RECURRENT},
+    **{f"aten.{name}_cell.default": _cell for name in _RECURRENT},
+    "aten.sort.default": _along,
+    "aten.argsort.default": _along,
+    "aten.topk.default": partial(_along, argument=2),
+    **{f"aten.{name}.default": _along for name in _CUMULATIVE},
+    "aten.cdist.default": _distances,
+    **{f"aten.scatter.{each}": partial(_along, tensors=(0, 2, 3)) for each in ("src", "value")},
+    "aten.scatter_add.default": partial(_along, tensors=(0, 2, 3)),
+    "aten.index_add.default": partial(_along, tensors=(0, 3)),
+    "aten.index_copy.default": partial(_along, tensors=(0, 3)),
+    "aten.index_fill.int_Scalar": _along,
+}
+_PREFIXES: dict[str, _Rule] = {
+    **{f"aten.{name}.input": _in_time for name in _RECURRENT},
+    **{f"aten.{name}.default": _running for name in _CUMULATIVE},
+}
