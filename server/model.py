@@ -83,6 +83,7 @@ class ServedModel:
     footprint: Footprint | None = None
     memory: int | None = None  # bytes that a run may take
     largest: int = 1  # rows of a batch, whatever its shape
+    padded_dims: tuple[Dim, ...] = ()
     rate: TokenBucket | None = None
     statistics: Statistics = field(default_factory=Statistics)
     counters: Mapping[str, int] = field(default_factory=dict)
@@ -120,6 +121,9 @@ class ServedModel:
         self.padding, self.unpadded = None, ""
         if self.stacks:
             self.padding, self.unpadded = choose(signature, self.batching.mask)
+        dims = {dim for spec in signature.inputs for dim in spec.dims or () if isinstance(dim, Dim)}
+        symbols = () if self.padding is None else self.padding.symbols
+        self.padded_dims = tuple(dim for dim in dims if dim.symbol in symbols)
         self.footprint = footprint_of(signature)
         self.largest = self._largest()
         self.admitted.clear()
@@ -147,7 +151,9 @@ class ServedModel:
             self.admitted.clear()
 
     def fits(self, sizes: Mapping[str, int]) -> bool:
-        """Whether a run at these sizes has memory enough and breaks no guard."""
+        """Whether a run at these sizes has memory enough, breaks no guard, and is padded to legal sizes."""
+        if any(dim.nearest(sizes[dim.symbol]) != sizes[dim.symbol] for dim in self.padded_dims):
+            return False
         if self.footprint is not None and self.memory is not None and self.footprint(sizes) > self.memory:
             return False
         return all(compile_expression(guard.expression)(sizes) for guard in self.signature.guards)

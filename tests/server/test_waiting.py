@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dlcb.compiler import ModelSource
+from dlcb.compiler import Dim, ModelSource
 from dlcb.server.metrics import Metrics
 from dlcb.server.model import Admission, Cells, ServedModel
 from dlcb.server.padding import Padding
@@ -200,5 +200,10 @@ def test_what_is_padded_is_padded_to_round_lengths_once_it_is_known_what_that_co
     for size in (100, 200, 300, 400) * 3:
         served.cost.observe(size, 0.001)  # a GPU that is not full
     assert lengths_of(of_two_sizes) == {"length": 64}
+    served.padded_dims = (Dim("length", 1, 100, multiple=2),)
+    assert lengths_of(of_two_sizes) == {"length": 64}
+    for longest, dim in ((62, Dim("length", 1, 63)), (61, Dim("length", 1, None, multiple=61))):
+        served.padded_dims = (dim,)
+        assert lengths_of(of_two_sizes) == {"length": longest}
     assert padding_ratio(of_two_sizes, {"length": 64}) == pytest.approx(1 - 81 / 128)
     assert lengths_of(of_two_sizes[:1]) == {} and padding_ratio(of_two_sizes[:1], {}) == 0
