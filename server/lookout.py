@@ -14,38 +14,44 @@ import time
 from collections.abc import Callable
 
 LOOK_SECONDS = 400e-6  # what takes longer is slept through
-TRIED = 32  # turns of a trial
-PERIOD = 1024  # turns from trial to trial
+BLOCK = 16  # turns that are judged together
 WORTH = 0.9  # of the time of turns with sleep: looking takes processor time, and must gain something
+LONGEST_SLEEP = 512  # blocks, until looking is tried again that was in vain
+LONGEST_LOOK = 256  # blocks, until sleep is measured again
 
 
 class Habit:
-    """Whether to look: once in a while some turns are taken the other way, and the better way is kept."""
+    """Whether to look, by how long turns take: tried after ever longer sleep, and ended by the first block of
+    turns that gained nothing. Where cores are wanted most turns may gain, and a few wait for milliseconds: so
+    the mean with looks is held against the median with sleep."""
 
     def __init__(self) -> None:
         self.looks = False
-        self._turns = PERIOD - 2 * TRIED
+        self._asleep = 0.0  # seconds of a turn with sleep
+        self._sleep = 1  # blocks that the last one took
+        self._left = BLOCK  # turns until the next decision
+        self._looked = 0  # blocks
         self._seconds: list[float] = []
-        self._usual = 0.0
 
     def took(self, seconds: float) -> None:
         """A turn is over, which took so long."""
-        self._turns += 1
-        if self._turns > PERIOD - 2 * TRIED:
+        self._left -= 1
+        if self._left < BLOCK:
             self._seconds.append(seconds)
-        if self._turns == PERIOD - TRIED:
-            self._usual = self._median()
-            self.looks = not self.looks
-        elif self._turns == PERIOD:
-            tried = self._median()
-            looking, asleep = (tried, self._usual) if self.looks else (self._usual, tried)
-            self.looks = looking < WORTH * asleep
-            self._turns = 0
-
-    def _median(self) -> float:
-        found = statistics.median(self._seconds)
+        if self._left:
+            return
+        blocks = 1
+        if not self.looks:
+            self._asleep, self._looked, self.looks = statistics.median(self._seconds), 0, True
+        elif statistics.fmean(self._seconds) > WORTH * self._asleep:
+            blocks = self._sleep = min(2 * self._sleep, LONGEST_SLEEP)
+            self.looks = False
+        else:
+            self._sleep = 1
+            self._looked += 1
+            self.looks = self._looked < LONGEST_LOOK
+        self._left = blocks * BLOCK
         self._seconds.clear()
-        return found
 
 
 def look(found: Callable[[], object], until: float) -> None:

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from dlcb.server import batcher, lookout
-from dlcb.server.lookout import PERIOD, TRIED, Habit, look
+from dlcb.server.lookout import BLOCK, LONGEST_LOOK, LONGEST_SLEEP, Habit, look
 
 from .test_fairness import Crowd
 
@@ -23,27 +23,36 @@ def turns(habit: Habit, count: int, looking: float, asleep: float) -> list[bool]
     return taken
 
 
-def test_the_quicker_way_is_kept_and_the_other_tried_again() -> None:
+def test_looking_is_kept_while_turns_are_quicker_and_sleep_measured_again() -> None:
     habit = Habit()
-    assert turns(habit, 2 * TRIED, 1.0, 2.0) == [False] * TRIED + [True] * TRIED
-    assert turns(habit, PERIOD, 1.0, 2.0) == [True] * (PERIOD - TRIED) + [False] * TRIED
-    assert habit.looks
-    turns(habit, PERIOD, 3.0, 2.0)  # others want the cores now
-    assert turns(habit, PERIOD, 3.0, 2.0) == [False] * (PERIOD - TRIED) + [True] * TRIED
-    assert not habit.looks
+    stretch = [False] * BLOCK + [True] * (LONGEST_LOOK * BLOCK)
+    assert turns(habit, 2 * len(stretch), 1.0, 2.0) == 2 * stretch
+
+
+def test_looking_ends_with_the_first_block_that_gains_nothing_and_is_tried_ever_more_rarely() -> None:
+    habit = Habit()
+    turns(habit, 10 * BLOCK, 1.0, 2.0)
+    expected = [True] * BLOCK  # others want the cores now
+    for sleep in (2, 4, 8, 16, 32, 64, 128, 256, 512, 512):
+        expected += [False] * (sleep * BLOCK) + [True] * BLOCK
+    assert turns(habit, len(expected), 8.0, 2.0) == expected
+    turns(habit, LONGEST_SLEEP * BLOCK, 1.0, 2.0)
+    assert turns(habit, 10 * BLOCK, 1.0, 2.0) == [True] * (10 * BLOCK)  # they have gone
 
 
 def test_looking_must_be_worth_its_processor_time() -> None:
     habit = Habit()
-    turns(habit, 2 * TRIED, 0.95, 1.0)
+    turns(habit, 2 * BLOCK, 0.95, 1.0)
     assert not habit.looks
 
 
-def test_some_turns_that_took_long_decide_nothing() -> None:
+@pytest.mark.parametrize("when", [False, True])
+def test_a_turn_in_ten_that_takes_long_speaks_against_looking_and_not_against_sleep(when: bool) -> None:
     habit = Habit()
-    for number in range(2 * TRIED):
-        habit.took(1000.0 if number % 3 == 0 and habit.looks else 1.0 if habit.looks else 2.0)
-    assert habit.looks
+    for number in range(3 * BLOCK):
+        slow = number % 10 == 0 and habit.looks is when
+        habit.took(100.0 if slow else 1.0 if habit.looks else 2.0)
+    assert habit.looks is not when
 
 
 def test_a_look_ends_when_something_is_found_or_its_moment_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
