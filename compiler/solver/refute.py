@@ -4,6 +4,7 @@ opposite."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from dlcb.compiler.expr.dag import Expr, toposort
@@ -19,11 +20,16 @@ _FROM_DATA = ("load", "reduce", "check")
 
 
 class Refuter:
-    """Answers under `facts` as they are: make a new one when a fact changes."""
+    """Answers under `facts` as they are: call `forget` when one changes."""
 
     def __init__(self, facts: Facts) -> None:
         sizes = ("least", "large")
         self._points = [_Point(facts, size == "large", last) for size in sizes for last in (False, True)]
+
+    def forget(self, changed: Iterable[Expr] | None) -> None:
+        """Facts about `changed` size variables are others now; about any, where these are not given."""
+        for point in self._points:
+            point.forget(changed)
 
     def negative(self, p: Polynomial) -> bool:
         """Whether `p` < 0 somewhere. False says nothing."""
@@ -37,6 +43,14 @@ class _Point:
         self._facts, self._large, self._last = facts, large, last
         self._values: dict[Expr, int | None] = {}  # None: it has no value here, or none that is known
         self._holds: bool | None = None
+
+    def forget(self, changed: Iterable[Expr] | None) -> None:
+        """A fact that leaves each size its value here leaves all that was calculated from them."""
+        self._holds = None
+        if changed is None or any(
+            each in self._values and self._values[each] != self._calculated(each) for each in changed
+        ):
+            self._values = {}
 
     @property
     def holds(self) -> bool:

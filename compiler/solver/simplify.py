@@ -59,11 +59,13 @@ class Simplifier:
         self._polynomials: dict[Expr, Polynomial] = {}
         self._normal: dict[Expr, Expr] = {}
         self._coordinates: dict[Expr, bool] = {}
+        self._refuter = Refuter(self.facts)
         self.forget()
 
     def forget(self, changed: Iterable[Expr] | None = None) -> None:
         """Drops what was derived from earlier facts; of simplified expressions only those over `changed` size
         variables, where these are given."""
+        changed = None if changed is None else tuple(changed)
         if changed is None:
             self._simple: dict[Expr, Expr] = {}
             self._over: dict[Expr, list[Expr]] = {}  # variable -> what was simplified and mentions it
@@ -73,7 +75,7 @@ class Simplifier:
                     self._simple.pop(e, None)
         self._proofs: dict[frozenset, bool] = {}
         self._about: dict[Expr, list[Polynomial]] | None = None
-        self._refuter = Refuter(self.facts)
+        self._refuter.forget(changed)
         self.bounds = Bounds(self.facts.ranges, self.facts.multiples)
 
     @property

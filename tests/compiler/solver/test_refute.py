@@ -43,6 +43,25 @@ def test_where_a_statement_fails_nothing_is_refuted() -> None:
     assert not refuted(m - n + 1, Facts(ranges={n: Interval(2)}, truths={equal(n, m + 1): None}))
 
 
+def test_a_fact_that_changes_what_is_tried_is_not_forgotten() -> None:
+    facts = Facts()
+    refuter, knowledge = Refuter(facts), Simplifier(facts)
+    p = knowledge.polynomial(n - 9)
+    assert refuter.negative(p)
+    facts.ranges[m] = Interval(4)  # says nothing about n
+    refuter.forget([m])
+    assert refuter.negative(p)
+    facts.ranges[n] = Interval(9)
+    refuter.forget([n])
+    assert not refuter.negative(p)
+    facts.substitution[n], facts.ranges = m, {m: facts.ranges[m]}
+    refuter.forget([n])
+    assert refuter.negative(p)
+    facts.truths[as_expr(9) <= m] = None
+    refuter.forget([m])
+    assert not refuter.negative(knowledge.polynomial(m - 9))
+
+
 def test_a_size_that_stands_for_others_has_their_value() -> None:
     assert not refuted(n - m, Facts(substitution={n: m + 1}))
     assert refuted(m - n, Facts(substitution={n: m + 1}))
