@@ -35,6 +35,7 @@ from dlcb.compiler.bridge.weights import Parameters
 
 _TORCH = f"{Path(torch.__file__).parent}/"  # of its neighbours, torchvision is another
 _HERE = str(Path(__file__).parent)
+_COMPARISONS = frozenset((operator.le, operator.lt, operator.ge, operator.gt, operator.eq, operator.ne))
 _UNFOLLOWED = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException)
 
 
@@ -63,10 +64,11 @@ class Trace:
 
     @staticmethod
     def of(program: ExportedProgram, unsure: str = "") -> Trace:
-        """The same program as torch.export has it."""
+        """The same program as torch.export has it, but for what it asserts of sizes that data decide: their
+        bounds are those of the sizes at hand."""
         signature = program.graph_signature
         return Trace(
-            tuple(program.graph.nodes),
+            tuple(node for node in program.graph.nodes if not _is_asserted(node)),
             tuple(str(name) for name in signature.user_inputs),
             Parameters.of(program),
             program.call_spec.out_spec,
@@ -87,6 +89,18 @@ class Trace:
     def outputs(self) -> Sequence[Any]:
         """What stands at each place of the flattened outputs: nodes, or constants."""
         return cast(Sequence[Any], self.nodes[-1].args[0])
+
+
+def _is_asserted(node: Node) -> bool:
+    """Whether a node is an assertion about a number, or a comparison for assertions alone."""
+    asserts = torch.ops.aten._assert_scalar.default
+    if node.target is asserts:
+        return True
+    return (
+        bool(node.users)
+        and node.target in _COMPARISONS
+        and all(user.target is asserts for user in node.users)
+    )
 
 
 def record(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -348,3 +349,14 @@ def test_a_program_that_changes_its_weights_is_refused() -> None:
 def test_an_input_without_rank_is_for_the_jit_tier() -> None:
     with pytest.raises(CaptureError, match="'x' has no rank"):
         generalize(source(InputDeclaration("x", "float32", None)), Program(lambda x: x).eval())
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: (x > 0).nonzero(), lambda x: x.masked_select(x > 0) * 2, lambda x: torch.unique(x.round())],
+)
+def test_sizes_that_data_decide_pin_no_others(function: Callable[[Tensor], Tensor]) -> None:
+    """torch.export asserts that there are no more of them than the traced tensor has elements."""
+    program = captured(function, ("batch", "rows", "columns"))
+    assert sizes_of(program) == ["batch", "rows", "columns"]
+    assert not program.unproven
