@@ -44,6 +44,7 @@ class Scope:
     bound: frozenset[Expr]
     lines: list[str] = field(default_factory=list)
     names: dict[Expr, Spelled] = field(default_factory=dict)
+    named: dict[str, Spelled] = field(default_factory=dict)  # the type and text of what has a name here
     reports: bool = False  # does it hold an index check? such a loop is not vectorised
 
     @property
@@ -173,9 +174,7 @@ class Lowering(ABC):
                 and node not in self._keep
             )
             if not inline and spelled[0].isidentifier() is False:
-                name = self.fresh("v" if node.dtype is not INDEX else "p")
-                home.lines.append(f"const {self.local_type(node)} {name} = {spelled[0]};")
-                spelled = name, ATOM
+                spelled = self._name(node, spelled[0], home)
             if not inline:
                 home.names[node] = spelled
             if node.op == "check":
@@ -185,6 +184,21 @@ class Lowering(ABC):
                 home.lines.append(f"{row[0]} = {spelled[0]};")
             local[node] = spelled
         return [local[root] for root in roots]
+
+    def _name(self, node: Expr, text: str, home: Scope) -> Spelled:
+        """A name for what `text` gives in `home`. Different expressions may be one text, as one over an index
+        that is checked and the same over that index are; what is read from memory may have changed."""
+        definition = f"{self.local_type(node)} {text}"
+        scope: Scope | None = home
+        while scope is not None:
+            if definition in scope.named:
+                return scope.named[definition]
+            scope = scope.parent
+        name = self.fresh("v" if node.dtype is not INDEX else "p"), ATOM
+        home.lines.append(f"const {self.local_type(node)} {name[0]} = {text};")
+        if "[" not in text:
+            home.named[definition] = name
+        return name
 
     def _folds_below(self, roots: Sequence[Expr]) -> Iterator[Expr]:
         """The reductions that `roots` use, not those inside them."""

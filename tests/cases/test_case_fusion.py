@@ -73,19 +73,26 @@ def _sources(factory: str, free: tuple, target: Target) -> list[str]:
         ("convolution_net", ("n", 3, "h", "w")),
         ("heads", ("b", "s", 32)),
         ("repeat_and_flip", ("m", "n")),
+        ("chunks_of_eight", ("b", "n", 3)),
     ],
 )
 def test_P3_no_division_and_nothing_twice(factory, free, target):
     for body in _sources(factory, free, target):
         assert not re.search(r"[/%] *(?:\(int64_t\))?size", body), body
-        named = re.findall(r"const (?:int64_t|int|Wide) \w+ = ([^;]+);", body)
-        compound = [text for text in named if re.search(r"[-+*/]", text) and "parameters[" not in text]
-        assert _nothing_twice(body, compound), body
+        assert not _twice(body), body
 
 
-def _nothing_twice(body: str, compound: list[str]) -> bool:
-    """Is no address that was given a name spelled out in full again within its own block?"""
-    return all(body.count(f"= {text};") == 1 or body.count("{") > 2 for text in compound)
+def _twice(body: str) -> list[str]:
+    """What is given a name while what is spelled alike still has one, in the same block or around it."""
+    blocks, found = [set()], []
+    for line in body.splitlines():
+        for text in re.findall(r"const [\w ]+ \w+ = ([^;\[]+);", line):
+            if re.search(r"[-+*/<]", text):
+                found += [text for block in blocks if text in block]
+                blocks[-1].add(text)
+        for brace in re.findall(r"[{}]", line):
+            blocks = [*blocks, set()] if brace == "{" else blocks[:-1]
+    return found
 
 
 def test_R1_eighteen_lengths(store):

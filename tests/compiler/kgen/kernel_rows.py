@@ -123,6 +123,13 @@ ROWS: dict[str, Row] = {
     "embeddings": Row(
         embeddings, sizes("b s", "2 5", "1 1", "3 32"), {"ids": below(50), "positions": below(32)}, 4e-6
     ),
+    "places_from_the_end": Row(
+        lambda p: p.sin(
+            p.advanced_index(p.floor(p.tensor("x", "n")), p.tensor("ids", "1", INT64), axes=(0,))
+        ),
+        sizes("n", "3", "7", "1"),
+        {"ids": lambda rng, shape: rng.integers(-1, 1, shape)},
+    ),
     "heads": Row(heads, sizes("b s", "2 5", "1 1", "4 33")),
     "repeat_and_flip": Row(repeat_and_flip, sizes("m n", "2 2", "3 5", "1 1")),
     "split_sizes": Row(split_sizes, sizes("a b", "3 5", "7 2", "1 1", "12 13")),
