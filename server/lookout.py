@@ -47,7 +47,7 @@ class Habit:
             blocks = self._sleep = min(2 * self._sleep, LONGEST_SLEEP)
             self.looks = False
         else:
-            self._sleep = 1
+            self._sleep = max(1, self._sleep // 2)
             self._looked += 1
             self.looks = self._looked < LONGEST_LOOK
         self._left = blocks * BLOCK

@@ -40,6 +40,17 @@ def test_looking_ends_with_the_first_block_that_gains_nothing_and_is_tried_ever_
     assert turns(habit, 10 * BLOCK, 1.0, 2.0) == [True] * (10 * BLOCK)  # they have gone
 
 
+def test_one_block_that_gains_among_many_that_do_not_changes_little() -> None:
+    habit = Habit()
+    for _ in range(100):
+        turns(habit, BLOCK, 8.0, 2.0)
+    looked = 0
+    for number in range(10_000):
+        gains = number % 3 == 0  # as where load comes and goes
+        looked += sum(turns(habit, BLOCK, 1.0 if gains else 8.0, 2.0))
+    assert looked < 0.05 * 10_000 * BLOCK
+
+
 def test_looking_must_be_worth_its_processor_time() -> None:
     habit = Habit()
     turns(habit, 2 * BLOCK, 0.95, 1.0)
