@@ -217,6 +217,26 @@ def _positive(e: Emit, x: Value) -> Value:
     return e.apply(ops.gt, x, e.scalar(0.0, x.dtype))
 
 
+def _threshold(e: Emit, x: Value, limit: float, otherwise: float) -> Value:
+    below = e.apply(ops.le, x, e.scalar(limit, x.dtype))
+    return e.apply(ops.where, below, e.scalar(otherwise, x.dtype), x)
+
+
+def _rrelu(
+    e: Emit, x: Value, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, *generator: Any
+) -> Value:
+    if training:
+        raise UnsupportedOperator("slopes drawn by chance", node=e.operator)
+    return _leaky_relu(e, x, (lower + upper) / 2)
+
+
+def _logit(e: Emit, x: Value, eps: float | None = None) -> Value:
+    x = e.floating(x)
+    if eps is not None and eps >= 0:
+        x = _clamp(e, x, eps, 1 - eps)
+    return e.apply(ops.log, e.apply(ops.div, x, e.apply(ops.sub, e.scalar(1.0, x.dtype), x)))
+
+
 def _leaky_relu(e: Emit, x: Value, slope: float = 0.01) -> Value:
     return e.apply(ops.where, _positive(e, x), x, e.apply(ops.mul, x, e.scalar(slope, x.dtype)))
 
@@ -382,6 +402,9 @@ ROWS: dict[str, Row] = {
     "aten.hardsigmoid.default": _hardsigmoid,
     "aten.hardswish.default": _hardswish,
     "aten.leaky_relu.default": _leaky_relu,
+    "aten.threshold.default": _threshold,
+    "aten.rrelu.default": _rrelu,
+    "aten.logit.default": _logit,
     "aten.elu.default": _elu,
     "aten.celu.default": lambda e, x, alpha=1.0: _elu(e, x, alpha, 1.0, 1.0 / alpha),
     "aten.selu.default": _selu,

@@ -147,6 +147,44 @@ def _norm(
     return _vector_norm(e, x, 2 if order is None else order, axes, keepdim, **kind)
 
 
+def _matrix_or_vector_norm(
+    e: Emit, x: Value, order: Any = None, axes: Axes = None, keepdim: bool = False, **kind: Any
+) -> Value:
+    """Of matrices only the plain one, which is that of all their elements."""
+    count = x.rank if axes is None else 1 if isinstance(axes, int) else len(axes)
+    if order is not None and (count != 1 or not isinstance(order, int | float)):
+        raise UnsupportedOperator(f"norm of order {order} over {count} axes", node=e.operator)
+    return _norm(e, x, order, axes, keepdim, **kind)
+
+
+def _cosine_similarity(e: Emit, a: Value, b: Value, axis: int = 1, eps: float = 1e-8) -> Value:
+    a, b = e.operands(a, b)
+    both = e.apply(ops.mul, *(_unit(e, x, max(a.rank, b.rank), axis, eps) for x in (a, b)))
+    return e.apply(ops.sum, both, axes=e.axes(axis, both.rank), keepdim=False)
+
+
+def _unit(e: Emit, x: Value, rank: int, axis: int, eps: float) -> Value:
+    """`x` by its length along an axis of `rank` ones; one that is missing, or broadcast, would count
+    otherwise."""
+    axis = e.axis(axis, rank) - rank + x.rank
+    if axis < 0 or e.is_one(x.shape[axis]):
+        raise UnsupportedOperator("similarity along an axis that is broadcast", node=e.operator)
+    length = _vector_norm(e, x, 2, (axis,), keepdim=True)
+    return e.apply(ops.div, x, e.apply(ops.maximum, length, e.scalar(eps, x.dtype)))
+
+
+def _pairwise_distance(
+    e: Emit, a: Value, b: Value, order: float = 2, eps: float = 1e-6, keepdim: bool = False
+) -> Value:
+    a, b = e.operands(a, b)
+    difference = e.apply(ops.sub, a, b)
+    return _vector_norm(e, e.apply(ops.add, difference, e.scalar(eps, a.dtype)), order, -1, keepdim)
+
+
+def _aminmax(e: Emit, x: Value, *, dim: int | None = None, keepdim: bool = False) -> tuple[Value, Value]:
+    return _amin(e, x, dim, keepdim), _amax(e, x, dim, keepdim)
+
+
 def _logsumexp(e: Emit, x: Value, axes: Axes, keepdim: bool = False) -> Value:
     # the greatest element is taken out first, unless it is infinite
     over = e.axes(axes, x.rank)
@@ -225,6 +263,10 @@ ROWS: dict[str, Row] = {
     "aten.linalg_vector_norm.default": _vector_norm,
     "aten.norm.ScalarOpt_dim": _norm,
     "aten.norm.Scalar": _norm,
+    "aten.linalg_norm.default": _matrix_or_vector_norm,
+    "aten.cosine_similarity.default": _cosine_similarity,
+    "aten.pairwise_distance.default": _pairwise_distance,
+    "aten.aminmax.default": _aminmax,
     "aten.logsumexp.default": _logsumexp,
     "aten.softmax.int": _softmax("softmax"),
     "aten._softmax.default": _softmax("softmax"),

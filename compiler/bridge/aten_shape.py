@@ -205,6 +205,51 @@ def _select(e: Emit, x: Value, axis: int, index: Size) -> Value:
     return e.apply(ops.select, x, axis=axis, index=as_expr(index))
 
 
+def _windows(e: Emit, x: Value, axis: int, size: Size, step: Size) -> Value:
+    size, step = e.literal(size, "the size of a window"), e.literal(step, "the step of windows")
+    if x.rank == 0 or size == 0:
+        raise UnsupportedOperator("windows of nothing", node=e.operator)
+    return e.apply(ops.windows, x, axis=e.axis(axis, x.rank), size=size, step=step)
+
+
+def _image_windows(
+    e: Emit,
+    x: Value,
+    window: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
+) -> Value:
+    """What a convolution multiplies: a row for each channel and place in the window, a column for each
+    window."""
+    if x.rank == 3:
+        return e.drop(_image_windows(e, e.unsqueeze(x, 0), window, dilation, padding, stride), (0,))
+    high, wide = padding
+    x = _pad(e, x, (wide, wide, high, high), "constant", 0) if high or wide else x
+    for k in range(2):
+        x = e.apply(ops.windows, x, axis=2 + k, size=window[k], step=stride[k], dilation=dilation[k])
+    images, channels, rows, columns, *_ = x.shape
+    x = e.permute(x, (0, 1, 4, 5, 2, 3))
+    return e.reshape(x, (images, channels * (window[0] * window[1]), rows * columns))
+
+
+def _channel_shuffle(e: Emit, x: Value, groups: int) -> Value:
+    images, channels, *rest = x.shape
+    parts = e.reshape(x, (images, groups, e.quotient((channels,), (groups,)), *rest))
+    return e.reshape(_transpose(e, parts, 1, 2), x.shape)
+
+
+def _rot90(e: Emit, x: Value, times: int = 1, axes: Sequence[int] = (0, 1)) -> Value:
+    match times % 4:
+        case 0:
+            return x
+        case 1:
+            return _transpose(e, _flip(e, x, axes[1:]), *axes)
+        case 2:
+            return _flip(e, x, axes)
+    return _transpose(e, _flip(e, x, axes[:1]), *axes)
+
+
 def _diagonal(e: Emit, x: Value, offset: int = 0, rows: int = 0, columns: int = 1) -> Value:
     return e.apply(ops.diagonal, e.permute(x, _last_two(e, x, rows, columns)), offset=offset)
 
@@ -501,6 +546,11 @@ ROWS: dict[str, Row] = {
     "aten.slice.Tensor": slice_of,
     "aten.narrow.default": _narrow,
     "aten.select.int": _select,
+    "aten.unfold.default": _windows,
+    "aten.im2col.default": _image_windows,
+    "aten.channel_shuffle.default": _channel_shuffle,
+    "aten.native_channel_shuffle.default": _channel_shuffle,
+    "aten.rot90.default": _rot90,
     "aten.diagonal.default": _diagonal,
     "aten.diag.default": _diag,
     "aten.diag_embed.default": _diag_embed,

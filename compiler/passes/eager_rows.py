@@ -113,7 +113,6 @@ _RULES: dict[str, _Rule] = {
     "aten.conv_transpose1d.default": partial(_image, rank=3),
     "aten.conv_transpose2d.input": _IMAGE,
     "aten.conv_transpose3d.input": partial(_image, rank=5),
-    "aten.im2col.default": _IMAGE,
     "aten.col2im.default": partial(_image, rank=3),
     "aten.upsample_linear1d.vec": partial(_image, rank=3),
     "aten.upsample_trilinear3d.vec": partial(_image, rank=5),

@@ -180,6 +180,11 @@ def triangle(d: Draft, op: str) -> Any:
     return d.add(op, d.pick(rank=(2, LARGEST_RANK)), diagonal=d.one((0, 0, 1, -1, 2)))
 
 
+def windows(d: Draft, op: str) -> Any:
+    x = d.pick(rank=(1, LARGEST_RANK - 1))
+    return d.add(op, x, axis=d.axis(x), size=d.one((1, 2, 3)), step=d.one((1, 2)), dilation=d.one((1, 1, 2)))
+
+
 def diagonal(d: Draft, op: str) -> Any:
     return d.add(op, d.pick(rank=(2, LARGEST_RANK)), offset=d.one((0, 0, 1, -1, 3)))
 
@@ -517,6 +522,7 @@ ROWS: dict[str, Row] = {
     "flip": flip,
     "repeat": repeat,
     "roll": roll,
+    "windows": windows,
     "diagonal": diagonal,
     "tril": triangle,
     "triu": triangle,

@@ -274,6 +274,9 @@ SPELLED: dict[str, Spelled] = {
     "flip": _flip,
     "repeat": lambda x, counts: x.repeat(counts),
     "roll": lambda x, axis, shift: torch.roll(x, shift, axis),
+    "windows": lambda x, axis, size, step, dilation: x.unfold(axis, dilation * (size - 1) + 1, step)[
+        ..., ::dilation
+    ],
     "diagonal": lambda x, offset: x.diagonal(offset, -2, -1),
     "tril": torch.tril,
     "triu": torch.triu,

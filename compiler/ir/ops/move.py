@@ -145,6 +145,26 @@ def _diagonal(i: Coordinates, r: Coordinates, x: Operand, offset: int = 0) -> Ex
 diagonal = Op("diagonal", "move", _diagonal_shape, same_dtype, _diagonal, traits=VIEW)
 
 
+# ---- windows: out[.., p, .., q] = x[.., p * step + q * dilation, ..], with q over `size` places last
+
+
+def _windows_shape(
+    infer: Inference, x: Type, axis: int, size: int, step: int = 1, dilation: int = 1
+) -> Shape:
+    room = x.shape[axis] - dilation * (size - 1) - 1
+    infer.require(room >= 0, f"a window of {size} on axis {axis}")
+    return (*x.shape[:axis], room // step + 1, *x.shape[axis + 1 :], as_expr(size))
+
+
+def _windows(
+    i: Coordinates, r: Coordinates, x: Operand, axis: int, size: int, step: int = 1, dilation: int = 1
+) -> Expr:
+    return x[replaced(i[:-1], axis, i[axis] * step + i[-1] * dilation)]
+
+
+windows = Op("windows", "move", _windows_shape, same_dtype, _windows, traits=VIEW)
+
+
 # ---- concat: the operand whose stretch of the axis holds the coordinate
 
 

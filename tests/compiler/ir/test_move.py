@@ -162,6 +162,20 @@ MOVE = [
     ),
     *(
         op(
+            "windows",
+            lambda x, a=a, s=s, step=step, d=d: x.unfold(a, d * (s - 1) + 1, step)[..., ::d],
+            f(7, 4),
+            f(6, 5, 2) if a == 0 else f(2, 5, 3),
+            f(5, 4, 0),
+            axis=a,
+            size=s,
+            step=step,
+            dilation=d,
+        )
+        for a, s, step, d in ((0, 3, 1, 1), (1, 2, 2, 1), (1, 2, 1, 3), (0, 1, 3, 2))
+    ),
+    *(
+        op(
             "diagonal",
             lambda x, d=d: x.diagonal(d, -2, -1),
             f(4, 4),

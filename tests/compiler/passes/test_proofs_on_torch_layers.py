@@ -162,7 +162,6 @@ ALONE: dict[str, Row] = {
         ),
         (X,),
     ),
-    "images of the whole batch": (lambda: Using(lambda s, x: F.unfold(x[None], 1)[0]), (X,)),
 }  # fmt: skip
 
 
