@@ -1,6 +1,7 @@
 """Along which axes a call that PyTorch runs by name keeps its rows apart, or reads none that come later: what
 stands for coordinates in the proofs of batching and padding. Rows are those of all tensors that a line names;
-the others, such as weights, have none."""
+the others, such as weights, have none. A call that refuses some values, as an inverse does, is not here: one
+request would fail those that it is stacked with."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from dlcb.compiler.expr.node import ONE
 from dlcb.compiler.ir.graph import Node
 
 
@@ -101,6 +103,39 @@ def _cell(node: Node) -> Iterator[RowAxes]:
         yield from _same(node, (0, 1), (0,))
 
 
+def _pointwise(node: Node) -> Iterator[RowAxes]:
+    """Element by element; what is broadcast along an axis has no rows on it."""
+    rank = node.results[0].rank
+    for axis in range(rank):
+        own = {k: axis - rank + value.rank for k, value in enumerate(node.inputs)}
+        rows = {k: at for k, at in own.items() if at >= 0 and node.inputs[k].shape[at] is not ONE}
+        yield RowAxes(rows, (axis,))
+
+
+def _each_matrix(node: Node) -> Iterator[RowAxes]:
+    yield from _same(node, (0,), range(node.inputs[0].rank - 2))
+
+
+def _looked_up(node: Node) -> Iterator[RowAxes]:
+    """f(x, bounds): each element of x by itself, where the bounds are one list."""
+    if node.inputs[-1].rank == 1:
+        yield from _same(node, (0,), range(node.inputs[0].rank))
+
+
+def _contracted(node: Node) -> Iterator[RowAxes]:
+    """An einsum has rows along each label that every operand has once, and the result as well."""
+    equation, operands = node.attributes["arguments"][:2]
+    terms, arrow, made = equation.replace(" ", "").partition("->")
+    labels = terms.split(",")
+    if not arrow or "." in equation:
+        return
+    for axis, label in enumerate(made):
+        if all(term.count(label) == 1 for term in (*labels, made)):
+            places = {(int(one[1:]), term.index(label)) for one, term in zip(operands, labels, strict=True)}
+            if len(places) == len(dict(places)):  # an operand that comes twice has its rows on one axis
+                yield RowAxes(dict(places), (axis,))
+
+
 def _distances(node: Node) -> Iterator[RowAxes]:
     if node.inputs[0].rank == node.inputs[-1].rank:
         yield from _same(node, (0, 1), range(node.inputs[0].rank - 2))
@@ -108,6 +143,21 @@ def _distances(node: Node) -> Iterator[RowAxes]:
 
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _CUMULATIVE = ("cumprod", "logcumsumexp", "cummax", "cummin")
+_OF_ELEMENTS = (
+    *(
+        "softshrink",
+        "hardshrink",
+        "erfinv",
+        "sinc",
+        "hypot",
+        "heaviside",
+        "lgamma",
+        "digamma",
+        "i0",
+        "copysign",
+    ),
+    *("special_erfcx", "special_ndtr", "special_ndtri", "nextafter", "ldexp", "xlogy", "frac", "deg2rad"),
+)
 _IMAGE, _IMAGE_AND_PLACES = partial(_image, rank=4), partial(_image, rank=4, tensors=(0, 1))
 _RULES: dict[str, _Rule] = {
     "aten.conv_transpose1d.default": partial(_image, rank=3),
@@ -127,7 +177,6 @@ _RULES: dict[str, _Rule] = {
     },
     "aten.max_pool2d_with_indices.default": _IMAGE,
     "aten.adaptive_max_pool2d.default": _IMAGE,
-    "aten.max_unpool2d.default": _IMAGE_AND_PLACES,
     "aten.grid_sampler.default": _IMAGE_AND_PLACES,
     **{f"aten.{name}.input": _recurrent for name in _RECURRENT},
     **{f"aten.{name}_cell.default": _cell for name in _RECURRENT},
@@ -136,6 +185,13 @@ _RULES: dict[str, _Rule] = {
     "aten.topk.default": partial(_along, argument=2),
     **{f"aten.{name}.default": _along for name in _CUMULATIVE},
     "aten.cdist.default": _distances,
+    **{f"aten.{name}.dim": _along for name in ("median", "nanmedian")},
+    "aten.mode.default": _along,
+    "aten.kthvalue.default": partial(_along, argument=2),
+    "aten.linalg_det.default": _each_matrix,
+    **{f"aten.{name}.default": _pointwise for name in _OF_ELEMENTS},
+    "aten.bucketize.Tensor": _looked_up,
+    "aten.einsum.default": _contracted,
     **{f"aten.scatter.{each}": partial(_along, tensors=(0, 2, 3)) for each in ("src", "value")},
     "aten.scatter_add.default": partial(_along, tensors=(0, 2, 3)),
     "aten.index_add.default": partial(_along, tensors=(0, 3)),
