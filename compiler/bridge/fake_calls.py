@@ -71,8 +71,10 @@ class FakeCalls(SchemaCheckMode):
         if result is None:
             with self._below():
                 result = func(*args, **kwargs)
-        if key is not None and not share_memory(result, args):
-            self._known[key] = result if self._symbolic else _type_of(result)
+        if key is not None and self._symbolic:  # of memory that nobody reads, views may be of any
+            self._known[key] = result
+        elif key is not None and not share_memory(result, args):
+            self._known[key] = _type_of(result)
         return result
 
     def _below(self) -> AbstractContextManager:
@@ -183,7 +185,7 @@ def _describe(value: Any) -> Hashable:
 def _describe_symbolic(value: Any) -> Hashable:
     if isinstance(value, torch.Tensor):
         sizes = _describe_symbolic(value.shape), _describe_symbolic(value.stride())
-        return (*sizes, value.dtype, value.device)
+        return (*sizes, _describe_symbolic(value.storage_offset()), value.dtype, value.device)
     if isinstance(value, (list, tuple)):
         return tuple(_describe_symbolic(item) for item in value)
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):

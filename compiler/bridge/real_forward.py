@@ -3,13 +3,14 @@ one way in both."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
+from torch._dispatch.python import enable_python_dispatcher
 from torch._export.utils import _compiling_state_context
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
@@ -17,6 +18,7 @@ from torch.nn import functional
 from dlcb.compiler.bridge.agreement import without_fast_path
 from dlcb.compiler.bridge.capture import bound, user_code
 from dlcb.compiler.bridge.conversions import symbolic as symbolic_numbers
+from dlcb.compiler.bridge.fake_calls import FakeCalls
 from dlcb.compiler.bridge.indexing import ExplicitSlices
 from dlcb.compiler.bridge.kinds import as_real
 from dlcb.compiler.bridge.symbolic_calls import type_like
@@ -62,10 +64,12 @@ _PRODUCTS = {
 def _forward(module: nn.Module, inputs: Mapping[str, torch.Tensor], way: Way, calls: ExplicitSlices) -> str:
     """Follows a forward as traces are recorded, on real tensors where that does not take long. What it said
     if it failed."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True) if _is_large(inputs) else nullcontext()
     given = inputs
-    if isinstance(mode, FakeTensorMode):
+    data: AbstractContextManager = nullcontext()
+    if _is_large(inputs):
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
         given = {name: mode.from_tensor(tensor) for name, tensor in inputs.items()}
+        calls, data = ExplicitSlices(), _without_data(mode)
     arguments, keywords = bound(module, given)
     try:
         with (
@@ -76,7 +80,7 @@ def _forward(module: nn.Module, inputs: Mapping[str, torch.Tensor], way: Way, ca
             as_real(),
             symbolic_numbers(_unheard),
             _compiling_state_context(),
-            mode,
+            data,
             calls,
             way.followed(),
         ):
@@ -84,6 +88,13 @@ def _forward(module: nn.Module, inputs: Mapping[str, torch.Tensor], way: Way, ca
     except CaptureError as error:
         return error.message
     return ""
+
+
+@contextmanager
+def _without_data(mode: FakeTensorMode) -> Iterator[None]:
+    """While it is entered, calls give results of `mode`, as in a trace."""
+    with mode, enable_python_dispatcher(), FakeCalls(mode, symbolic=False):
+        yield
 
 
 def _unheard(frame: FrameType, said: Any) -> None:

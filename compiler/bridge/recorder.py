@@ -49,6 +49,8 @@ class Recorder(ShapeEnv):
         """`deadline` is of this thread's processor time; the user's frames are those above `beneath`."""
         super().__init__(specialize_zero_one=False)
         self.deadline, self.beneath = deadline, beneath
+        # by the clock it is not reached before, and the clock costs less
+        self._earliest = time.monotonic() + deadline - time.thread_time()
         self.asked: list[tuple[Any, Any, str]] = []
         self.hints: dict[Any, sympy.Integer] = {}  # the sample's sizes
         self.unfollowed: list[str] = []  # what left no condition behind
@@ -56,6 +58,7 @@ class Recorder(ShapeEnv):
         self.way = Way(self.traced)
         self.converting: set[str] = set()  # the user's modules that make plain numbers of symbolic ones
         self.within = 0  # calls of PyTorch that are running
+        self._values: dict[Any, Any] = {}  # expressions at the sample's sizes
         self._places: set[tuple[int, int]] = set()  # of the user's code that were looked at
 
     def create_symbol(self, *arguments: Any, **keywords: Any) -> Any:
@@ -64,8 +67,16 @@ class Recorder(ShapeEnv):
 
     def value(self, number: Any) -> Any:
         """What a symbolic number is at the sample's sizes."""
-        found = number.node.expr.xreplace(self.hints)
+        found = self._at_sample(number.node.expr)
         return int(found) if found.is_Integer else float(found) if found.is_number else found
+
+    def _at_sample(self, expression: sympy.Basic) -> Any:
+        found = self._values.get(expression)
+        if found is None:
+            found = expression.xreplace(self.hints)
+            if not found.free_symbols:  # else more may be known of them later
+                self._values[expression] = found
+        return found
 
     def tell(self, frame: FrameType, what: str) -> bool:
         """Note that the code of this frame asked for `what`, if it is the user's."""
@@ -116,7 +127,7 @@ class Recorder(ShapeEnv):
             frame = frame.f_back
 
     def hurry(self) -> None:
-        if time.thread_time() > self.deadline:
+        if time.monotonic() > self._earliest and time.thread_time() > self.deadline:
             self.unfollowed.append(TOO_LONG)  # the user's code may go on
             raise OutOfTime
 
@@ -124,7 +135,7 @@ class Recorder(ShapeEnv):
         self.hurry()
         # The path that is followed takes the sample's sizes for granted; PyTorch's own solver is what makes
         # symbolic traces slow.
-        answer = expression.xreplace(self.hints) if isinstance(expression, sympy.Basic) else expression
+        answer = self._at_sample(expression) if isinstance(expression, sympy.Basic) else expression
         if not (answer.is_number or answer.is_Boolean):  # holds what only run time knows
             answer = super().evaluate_expr(expression, *arguments, **keywords)
         if isinstance(expression, sympy.Basic) and expression.free_symbols:
