@@ -17,6 +17,7 @@ from dlcb.compiler.expr.ops import Arithmetic
 from dlcb.compiler.expr.show import show
 
 _interned: WeakValueDictionary[tuple, Expr] = WeakValueDictionary()
+_references = _interned.data  # type: ignore[attr-defined] # read without a call of Python's
 _making = Lock()
 _DATA = frozenset(("load", "check", "reduce"))
 
@@ -75,7 +76,8 @@ def intern(op: str, args: tuple[Expr, ...], value: Any, dtype: DType) -> Expr:
     """The one node with this content."""
     # repr keeps 0.0 and -0.0 apart and makes every NaN one node
     key = (op, args, repr(value) if isinstance(value, float) else value, dtype.name)
-    node = _interned.get(key)
+    reference = _references.get(key)
+    node = reference() if reference is not None else None
     if node is None:
         with _making:  # two threads that make the same node must get one
             node = _interned.get(key)
@@ -113,15 +115,18 @@ def _set_digest(node: Expr) -> None:
 def toposort(roots: Iterable[Expr], enter: Callable[[Expr], bool] | None = None) -> Iterator[Expr]:
     """Each node below `roots` for which `enter` holds, once, arguments first. Uses a stack, not recursion."""
     seen: set[Expr] = set()
-    stack: list[Expr | tuple[Expr]] = list(reversed(list(roots)))
+    stack: list[Expr | None] = [*roots]
+    stack.reverse()
+    entered: list[Expr] = []  # nodes whose arguments are on the stack, above a None
     while stack:
         node = stack.pop()
-        if isinstance(node, tuple):  # all below it came already
-            yield node[0]
+        if node is None:  # all below it came already
+            yield entered.pop()
         elif node not in seen and (enter is None or enter(node)):
             seen.add(node)
             if node.args:
-                stack.append((node,))
+                entered.append(node)
+                stack.append(None)
                 stack += node.args[::-1]
             else:
                 yield node

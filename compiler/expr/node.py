@@ -106,14 +106,18 @@ def as_expr(x: Expr | int | float | bool, like: DType | None = None) -> Expr:
 def apply(name: str, *operands: Expr | int | float | bool) -> Expr:
     """The scalar operator `name` on its operands; Python numbers take the type of the first expression
     operand."""
-    row = OPS[name]
     args = _typed(operands)
-    if name in _IDENTITIES:
-        simple = _IDENTITIES[name](*args)
+    identity = _IDENTITIES.get(name)
+    if identity is not None:
+        simple = identity(*args)
         if simple is not None:
             return simple
+    row = OPS[name]
     result = row.type_of(*[arg.dtype for arg in args])
-    if all([arg.op == "const" for arg in args]):
+    for arg in args:
+        if arg.op != "const":
+            break
+    else:
         folded = _fold(name, args, result)
         if folded is not None:
             return folded
@@ -123,7 +127,10 @@ def apply(name: str, *operands: Expr | int | float | bool) -> Expr:
 
 
 def _typed(operands: tuple[Any, ...]) -> tuple[Expr, ...]:
-    if all([x.__class__ is Expr for x in operands]):
+    for x in operands:
+        if x.__class__ is not Expr:
+            break
+    else:
         return operands
     typed = next((x.dtype for x in operands if isinstance(x, Expr) and x.dtype is not BOOL), None)
     return tuple(as_expr(x, typed if not isinstance(x, bool) else BOOL) for x in operands)

@@ -42,7 +42,7 @@ def _linear(node: Expr, done: Mapping[Expr, Sum]) -> Sum:
             for one, other in (sums, sums[::-1]):
                 if _constant(one):
                     factor = one.get(ONE, ZERO)
-                    return {term: c * factor for term, c in other.items() if (c * factor) is not ZERO}
+                    return {term: k for term, c in other.items() if (k := c * factor) is not ZERO}
         case "where" if _constant(sums[0]):
             # a choice by sizes becomes a choice of coefficients: the stride is zero where an axis broadcasts
             condition = node.args[0]

@@ -16,7 +16,8 @@ from dlcb.compiler.errors import TooLong
 @dataclass(frozen=True)
 class _Limits:
     values: float = float("inf")
-    until: float = float("inf")
+    until: float = float("inf")  # in processor time
+    earliest: float = float("inf")  # by the clock: `until` is not reached before, and the clock costs less
 
 
 _NONE = _Limits()
@@ -32,7 +33,7 @@ def hurry(values: int = 0) -> None:
             f"an element takes more than the {limits.values:g} values that a region may compute for it",
             stage="generate",
         )
-    if time.thread_time() > limits.until:
+    if time.monotonic() > limits.earliest and time.thread_time() > limits.until:
         raise TooLong("", stage="generate")
 
 
@@ -53,7 +54,8 @@ class Allowance:
         """What generating one region takes, with at most `values` that it computes for an element. Raises
         TooLong, with its name, where that is too much."""
         now, end = time.thread_time(), self.started + self.whole
-        token = _limits.set(_Limits(values, min(now + self.region, end)))
+        until = min(now + self.region, end)
+        token = _limits.set(_Limits(values, until, time.monotonic() + until - now))
         try:
             yield
         except TooLong as error:

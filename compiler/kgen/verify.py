@@ -61,7 +61,7 @@ def _facts(guard: Expr) -> Iterator[Expr]:
 
 def _proven(system: System, claim: Expr, facts: Sequence[Expr]) -> bool:
     """Is `claim` >= 0, by the ranges of its indices, or because a fact is no larger?"""
-    return _at_least_zero(system, claim, ()) or (bool(facts) and _at_least_zero(system, claim, facts))
+    return system.once(_at_least_zero, claim, ()) or (bool(facts) and _at_least_zero(system, claim, facts))
 
 
 def _at_least_zero(system: System, claim: Expr, facts: Sequence[Expr]) -> bool:
@@ -82,7 +82,7 @@ def _at_least_zero(system: System, claim: Expr, facts: Sequence[Expr]) -> bool:
                 return _at_least_zero(system, rest * divisor + divisor - ONE - numerator, facts)
     rests = (rest for fact in facts[:_FARTHEST] for rest in _less(system, claim, fact)) if facts else (claim,)
     lows = (lowest(system, rest) for rest in rests)
-    return any(low is not None and _sizes_at_least_zero(system, low) for low in lows)
+    return any(low is not None and system.once(_sizes_at_least_zero, low) for low in lows)
 
 
 def _less(system: System, claim: Expr, fact: Expr) -> Iterator[Expr]:
@@ -104,17 +104,17 @@ def _positive(system: System, size: Expr, used_with: Expr) -> bool:
         extent = products(loop.args[0]) if loop.op == "index" else {}
         if loop.op == "index" and (loop.args[0] is size or (len(extent) == 1 and size in next(iter(extent)))):
             return True  # a product of sizes is not zero only where none of them is
-    return _sizes_at_least_zero(system, size - ONE)
+    return system.once(_sizes_at_least_zero, size - ONE)
 
 
 def lowest(system: System, root: Expr) -> Expr | None:
     """An expression over sizes that `root` never falls below for indices in range; None if none is seen."""
-    return _extreme(system, root, -1)
+    return system.once(_extreme, root, -1)
 
 
 def highest(system: System, root: Expr) -> Expr | None:
     """An expression over sizes that `root` never exceeds for indices in range; None if none is seen."""
-    return _extreme(system, root, 1)
+    return system.once(_extreme, root, 1)
 
 
 def _extreme(system: System, root: Expr, side: int) -> Expr | None:
@@ -135,9 +135,9 @@ def _extreme(system: System, root: Expr, side: int) -> Expr | None:
 def _sign(system: System, coefficient: Expr) -> int | None:
     if coefficient.is_const:
         return 1 if coefficient.value >= 0 else -1
-    if system.known(coefficient >= ZERO) is True or _sizes_at_least_zero(system, coefficient):
+    if system.known(coefficient >= ZERO) is True or system.once(_sizes_at_least_zero, coefficient):
         return 1
-    if system.known(coefficient <= ZERO) is True or _sizes_at_least_zero(system, ZERO - coefficient):
+    if system.known(coefficient <= ZERO) is True or system.once(_sizes_at_least_zero, ZERO - coefficient):
         return -1
     return None
 
@@ -151,10 +151,10 @@ def _end(system: System, term: Expr, side: int) -> Expr | None:
             numerator, divisor = term.args
             if term.op == "mod":
                 return ZERO if side < 0 else divisor - ONE
-            end = _extreme(system, numerator, side)
+            end = system.once(_extreme, numerator, side)
             return None if end is None else end // divisor
         case "min" | "max":
-            ends = [_extreme(system, arg, side) for arg in term.args]
+            ends = [system.once(_extreme, arg, side) for arg in term.args]
             known = [end for end in ends if end is not None]
             if len(known) == len(ends):
                 return apply(term.op, *known)

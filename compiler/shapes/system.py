@@ -4,10 +4,10 @@ the statement that causes it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import lcm
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from dlcb.compiler.errors import ShapeError
 from dlcb.compiler.expr.bounds import Interval
@@ -21,6 +21,7 @@ from dlcb.compiler.solver.simplify import Facts, Simplifier
 
 # where a statement comes from, or what says so: that is only asked where the statement is news
 Why: TypeAlias = Provenance | Callable[[], Provenance]
+Answer = TypeVar("Answer")
 
 __all__ = ["Guard", "Inference", "Interval", "Provenance", "Report", "Solution", "System", "Verdict"]
 
@@ -309,6 +310,14 @@ class System:
                 yield f"{symbol!r} is a multiple of {multiple}{by}"
 
     # ---- questions -------------------------------------------------------------------------------
+
+    def once(self, question: Callable[..., Answer], *about: Hashable) -> Answer:
+        """`question(self, *about)`, which the facts decide: worked out again after a new one alone."""
+        answers, key = self.simplifier.answers, (question, *about)
+        if key not in answers:
+            answers[key] = question(self, *about)
+        answer: Answer = answers[key]
+        return answer
 
     def simplify(self, e: Expr) -> Expr:
         """The simplest form of an expression under all facts; cheap to ask again until the next new fact."""

@@ -4,8 +4,9 @@ equal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from dlcb.compiler.dtype import INDEX
 from dlcb.compiler.expr.bounds import Bounds, Interval
@@ -73,6 +74,7 @@ class Simplifier:
             for symbol in changed:
                 for e in self._over.pop(symbol, ()):
                     self._simple.pop(e, None)
+        self.answers: dict[Hashable, Any] = {}  # what others have derived, by what they asked
         self._proofs: dict[frozenset, bool] = {}
         self._about: dict[Expr, list[Polynomial]] | None = None
         self._refuter.forget(changed)
