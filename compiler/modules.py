@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Any
 
 from dlcb.compiler.errors import CaptureError
 
@@ -46,7 +47,7 @@ def loaded(factory: str | None) -> dict[str, str]:
     inside, standard = (os.path.join(path, "") for path in (folder, sysconfig.get_path("stdlib")))
     found: dict[str, str] = {}
     for name, module in list(sys.modules.items()):
-        file = getattr(module, "__dict__", {}).get("__file__")
+        file = names_in(module).get("__file__")
         if not file or not file.startswith(inside) or file.startswith(standard):
             continue
         path = Path(file).relative_to(folder)
@@ -54,6 +55,15 @@ def loaded(factory: str | None) -> dict[str, str]:
         if own and os.path.isfile(file):
             found[path.as_posix()] = _digest_when_loaded(file)
     return found
+
+
+def names_in(module: object) -> Mapping[str, Any]:
+    """What a module defines now: one that Python loads when it is first used is not loaded for this."""
+    try:
+        names: Mapping[str, Any] = object.__getattribute__(module, "__dict__")
+    except AttributeError:
+        return {}
+    return names
 
 
 def unchanged(factory: str | None, digests: Mapping[str, str]) -> bool:

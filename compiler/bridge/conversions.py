@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType, ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import sympy
 import torch
@@ -20,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.sym_node import SymNode
 from torch.utils._sympy import functions
 
-from dlcb.compiler.bridge.kinds import is_users
+from dlcb.compiler.bridge.kinds import users_modules
 
 Takes = Callable[[FrameType, Any], None]  # whose code, and what has to hold
 _NUMBERS = (torch.SymInt, torch.SymFloat)
@@ -42,14 +43,14 @@ def symbolic(takes: Takes, converting: Collection[str] = ()) -> Iterator[None]:
 
     for name, function in of_symbols.items():
         put(vars(math), name, function)
-    for module in list(sys.modules.values()):
-        if is_users(module):
-            scope = vars(module)
-            for name, value in list(scope.items()):
-                if type(value) is _BUILTIN and value in by_original:
-                    put(scope, name, by_original[value])
-            if "len" not in scope:
-                put(scope, "len", _length)
+    for module in users_modules():
+        scope = vars(module)
+        for name in _of_math(module):
+            value = scope.get(name)
+            if type(value) is _BUILTIN and value in by_original:
+                put(scope, name, by_original[value])
+        if "len" not in scope:
+            put(scope, "len", _length)
     for module in [sys.modules[name] for name in converting if name in sys.modules]:
         for name, kind in _KINDS.items():
             if name not in vars(module) and _is_only_called(module, name):
@@ -62,6 +63,19 @@ def symbolic(takes: Takes, converting: Collection[str] = ()) -> Iterator[None]:
                 scope.pop(name, None)
             else:
                 scope[name] = before
+
+
+def _of_math(module: ModuleType) -> list[str]:
+    """The names of functions of `math` in a module. They are looked for again where it has other names."""
+    scope = vars(module)
+    known = _named.get(module)
+    if known is None or known[0] != len(scope):
+        found = [name for name, value in scope.items() if type(value) is _BUILTIN and value in _FUNCTIONS]
+        known = _named[module] = len(scope), found
+    return known[1]
+
+
+_named: WeakKeyDictionary[ModuleType, tuple[int, list[str]]] = WeakKeyDictionary()
 
 
 def _length(thing: Any) -> Any:
@@ -99,6 +113,7 @@ _LEAST = {
     "log2": lambda x: sympy.Gt(x, 0),
 }
 _BUILTIN = type(math.sqrt)
+_FUNCTIONS = frozenset(getattr(math, name) for name in _LEAST)
 
 
 # ---- types that are called -------------------------------------------------------------------------

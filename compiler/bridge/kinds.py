@@ -5,6 +5,7 @@ there. What cannot be answered so is told."""
 from __future__ import annotations
 
 import builtins
+import operator
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
@@ -17,14 +18,16 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from dlcb.compiler.modules import names_in
+
 Tell = Callable[[FrameType, str], bool]  # who asks, and for what -> whether that is the user's code
 
 _STANDARD = f"{sysconfig.get_paths()['stdlib']}/"
 _SITE = (f"{sysconfig.get_paths()['purelib']}/", f"{sysconfig.get_paths()['platlib']}/")
 _PACKAGE = f"{Path(__file__).parents[1]}/"
-# they ask for types to tell their own objects apart
+# they ask for types to tell their own objects apart; CuPy, which is ours, loads parts when they are looked at
 _LIBRARIES = tuple(f"{Path(found).parent}/" for found in (torch.__file__,)) + tuple(
-    f"{folder}{name}/" for folder in _SITE for name in ("sympy", "mpmath", "numpy", "networkx")
+    f"{folder}{name}/" for folder in _SITE for name in ("sympy", "mpmath", "numpy", "networkx", "cupy", "cupyx")
 )
 _STANDS_FOR: dict[type, Any] = {torch.SymInt: 0, torch.SymFloat: 0.0, torch.SymBool: False}
 
@@ -38,12 +41,11 @@ def as_real(tell: Tell = _silent) -> Iterator[None]:
     """While it is entered, the user's code cannot tell sizes and tensors from real ones by their types."""
     shadows = _shadows(tell)
     changed: list[tuple[dict[str, Any], list[str]]] = []
-    for module in list(sys.modules.values()):
-        if is_users(module):
-            names = vars(module)
-            fresh = [name for name in shadows if name not in names]
-            names.update({name: shadows[name] for name in fresh})
-            changed.append((names, fresh))
+    for module in users_modules():
+        names = vars(module)
+        fresh = [name for name in shadows if name not in names]
+        names.update({name: shadows[name] for name in fresh})
+        changed.append((names, fresh))
     try:
         yield
     finally:
@@ -94,13 +96,33 @@ class _Yes(int):
     __ror__, __rand__ = __or__, __and__
 
 
-def is_users(module: ModuleType) -> bool:
-    """Whether the code of this module is the user's, or what the user's goes through on its own account."""
+class _Loaded:
+    """The modules of this process when it was last looked for the user's among them."""
+
+    def __init__(self) -> None:
+        self.every: list[Any] = []
+        self.users: list[ModuleType] = []
+
+
+_loaded = _Loaded()
+
+
+def users_modules() -> list[ModuleType]:
+    """The loaded modules whose code is the user's, or what the user's goes through on its own account. There
+    are thousands to ask, so they are asked again only where others are loaded."""
+    every = list(sys.modules.values())
+    if len(every) != len(_loaded.every) or not all(map(operator.is_, every, _loaded.every)):
+        _loaded.every, _loaded.users = every, [module for module in every if _is_users(module)]
+    return _loaded.users
+
+
+def _is_users(module: ModuleType) -> bool:
     if not isinstance(module, ModuleType):
         return False
-    file = vars(module).get("__file__")
+    names = names_in(module)
+    file = names.get("__file__")
     if not isinstance(file, str):
-        return module.__name__ == "__main__"
+        return bool(names.get("__name__") == "__main__")
     return not is_library(file)
 
 

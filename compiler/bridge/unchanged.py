@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import _lru_cache_wrapper
@@ -21,6 +21,8 @@ _LEAVES = (torch.Tensor, ModuleType, BuiltinFunctionType, MethodType, type)
 # objects of these are not the model's
 _WHOLE = frozenset((*sys.stdlib_module_names, "torch", "numpy", "dlcb"))
 _PLAIN = frozenset((bool, int, float, str, type(None), torch.Tensor, nn.Parameter))  # most of what is met
+_EXACTLY = frozenset((dict, OrderedDict, list, set, deque, tuple, frozenset))  # most of what holds others
+_CHANGING = (*_CONTAINERS, tuple, frozenset, nn.Module)
 _MOST = 100_000  # objects that are looked at
 
 
@@ -36,7 +38,11 @@ class State:
             if not isinstance(thing, (tuple, frozenset))
         ]
         self._empty = [container for container in found if not container]
-        self._full = [(container, copy.copy(container)) for container in found if container]
+        self._full = [
+            (container, container.copy() if type(container) in _EXACTLY else copy.copy(container))
+            for container in found
+            if container
+        ]
 
     def restore(self) -> bool:
         """Put back what has changed since. Whether anything had: that is all it costs where nothing has."""
@@ -74,10 +80,13 @@ def _within(things: Sequence[Any]) -> Iterator[Any]:
     seen: dict[int, Any] = {}
     while left and len(seen) < _MOST:
         thing = left.pop()
-        if type(thing) in _PLAIN or id(thing) in seen or not _may_change(thing):
+        kind = type(thing)
+        if kind in _PLAIN or id(thing) in seen or not (kind in _EXACTLY or _may_change(thing)):
             continue
         seen[id(thing)] = thing
         yield thing
+        if kind in _EXACTLY and not thing:
+            continue
         if isinstance(thing, FunctionType):
             left += [*(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]
         if isinstance(thing, dict):
@@ -89,7 +98,7 @@ def _within(things: Sequence[Any]) -> Iterator[Any]:
 
 
 def _may_change(thing: Any) -> bool:
-    if isinstance(thing, (*_CONTAINERS, tuple, frozenset, nn.Module)):
+    if isinstance(thing, _CHANGING):
         return True
     if isinstance(thing, _LEAVES) or not isinstance(getattr(thing, "__dict__", None), dict):
         return False
