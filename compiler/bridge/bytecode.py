@@ -7,6 +7,7 @@ import dis
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any
 
@@ -105,6 +106,7 @@ def names_identity(code: CodeType, scope: Mapping[str, Any]) -> bool:
     return named or not _SAME.isdisjoint(code.co_names)
 
 
+@lru_cache(maxsize=4096)  # each forward of a model asks again
 def identities(code: CodeType) -> dict[int, Operands]:
     """Where a function asks whether two objects are one, and what these are."""
     steps = [step for step in dis.get_instructions(code) if step.opname not in _IDLE]

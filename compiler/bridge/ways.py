@@ -9,6 +9,7 @@ import operator
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import _GeneratorContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock, get_ident
 from types import CodeType, FrameType, GeneratorType
@@ -44,6 +45,16 @@ _ONE_AT_A_TIME = Lock()  # in a process; each hears of its own thread
 _BY_IDENTITY = frozenset(map(id, (id, operator.is_, operator.is_not)))
 
 
+@dataclass(slots=True)
+class _Code:
+    """What is known of a function."""
+
+    code: CodeType
+    kind: str
+    identities: dict[int, Operands] | None = None  # None before it is entered
+    is_listened: bool = False  # to, for instructions
+
+
 class Way:
     """One forward's way. `tell` hears where a size's identity is asked for. `builtins`: functions in C are
     watched as well, which takes longer where sizes are symbolic."""
@@ -51,12 +62,11 @@ class Way:
     def __init__(self, tell: Tell, builtins: bool = False) -> None:
         self.steps: list[tuple[CodeType, int]] = []
         self.tell, self._builtins = tell, builtins
-        self._kinds: dict[CodeType, str] = {}
+        # by the identity of its code, which is held: its hash takes longer the longer it is
+        self._codes: dict[int, _Code] = {}
         self._managers: dict[CodeType, set[type | CodeType]] = {}  # contexts that are entered in a function
-        self._identities: dict[CodeType, dict[int, Operands]] = {}
         self._base: FrameType | None = None
         self._thread = 0
-        self._listened: dict[int, CodeType] = {}  # to, for instructions
         self._step = self._stepping({})
 
     @property
@@ -122,8 +132,9 @@ class Way:
             yield
         finally:
             _MONITORING.set_events(_TOOL, 0)
-            for code in self._listened.values():
-                _MONITORING.set_local_events(_TOOL, code, 0)
+            for known in self._codes.values():
+                if known.is_listened:
+                    _MONITORING.set_local_events(_TOOL, known.code, 0)
             _MONITORING.free_tool_id(_TOOL)
 
     # ---- as Python calls it ------------------------------------------------------------------------
@@ -137,18 +148,16 @@ class Way:
 
     def _entered_user(self, frame: FrameType) -> dict[int, Operands] | None:
         """Where the user's code that begins here asks for identities; None where it is not followed."""
-        code = frame.f_code
-        kind = self._kinds.get(code) or self._kind(frame)
+        code, known = frame.f_code, self._known(frame)
         if code.co_name == "__enter__":
             self._entered(frame)
-        if kind != "user" or self._is_aside(frame):
+        if known.kind != "user" or self._is_aside(frame):
             return None
-        asked = self._identities.get(code)
-        if asked is None:
-            asked = self._identities[code] = identities(code)
+        if known.identities is None:
+            known.identities = identities(code)
             if names_identity(code, frame.f_globals):
                 self.tell(frame, _ASKED)
-        return asked
+        return known.identities
 
     def _stepping(self, asked: dict[int, Operands]) -> Callable[..., Any]:
         steps = self.steps
@@ -175,10 +184,11 @@ class Way:
             return None
         if self._entered_user(frame) is not None:
             frame.f_trace = self._step  # the mark of what is followed
-            if id(code) not in self._listened:
-                self._listened[id(code)] = code
+            known = self._known(frame)
+            if not known.is_listened:
+                known.is_listened = True
                 _MONITORING.set_local_events(_TOOL, code, _MONITORING.events.INSTRUCTION)
-        elif self._kinds[code] != "user" and code.co_name != "__enter__":
+        elif self._known(frame).kind != "user" and code.co_name != "__enter__":
             return _MONITORING.DISABLE
         return None
 
@@ -187,14 +197,14 @@ class Way:
         if frame.f_trace is None or len(self.steps) >= _MOST or get_ident() != self._thread:
             return
         self.steps.append((code, place))
-        asked = self._identities[code]
-        if place in asked and may_be_size(frame, asked[place]):
+        asked = self._codes[id(code)].identities
+        if asked and place in asked and may_be_size(frame, asked[place]):
             self.tell(frame, _ASKED)
 
     def _asked(self, code: CodeType, place: int, called: Any, first: Any) -> Any:
-        if self._kinds.get(code) not in (None, "user"):
-            return _MONITORING.DISABLE
         frame = sys._getframe(1)
+        if self._known(frame).kind != "user":
+            return _MONITORING.DISABLE
         if id(called) in _BY_IDENTITY and frame.f_trace is not None:
             self.tell(frame, _ASKED)
         return None
@@ -215,15 +225,18 @@ class Way:
 
     # ---- whose code it is --------------------------------------------------------------------------
 
-    def _kind(self, frame: FrameType) -> str:
-        self._kinds[frame.f_code] = kind = _kind(frame.f_code.co_filename, frame.f_globals)
-        return kind
+    def _known(self, frame: FrameType) -> _Code:
+        code = frame.f_code
+        known = self._codes.get(id(code))
+        if known is None:
+            known = self._codes[id(code)] = _Code(code, _kind(code.co_filename, frame.f_globals))
+        return known
 
     def _is_aside(self, frame: FrameType) -> bool:
         """Whether the user's code is run by what differs where tensors are fake."""
         above = frame.f_back
         while above is not None and above is not self._base:
-            kind = self._kinds.get(above.f_code) or self._kind(above)
+            kind = self._known(above).kind
             if kind == "user":
                 return above.f_trace is None
             if kind == "aside":
