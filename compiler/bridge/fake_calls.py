@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.schema_check_mode import SchemaCheckMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dlcb.compiler.bridge.symbolic_calls import are_alike, new_tensor, result_like, type_like
+from dlcb.compiler.bridge.symbolic_calls import are_alike, new_tensor, result_like, type_like, view_like
 from dlcb.compiler.bridge.ways import unheard
 
 
@@ -53,6 +53,8 @@ class FakeCalls(SchemaCheckMode):
             return args[0]
         if func in GIVE_BACK and args[2:] == (False,):
             return args[0]
+        if not (self._symbolic or kwargs) and (view := view_like(func, args, self._mode)) is not None:
+            return view
         key = _key(func, args, kwargs, self._symbolic)
         if key is not None and (known := self._known.get(key)) is not None:
             if isinstance(known, torch.Tensor):

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch._dispatch.python import no_python_dispatcher
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch.utils._python_dispatch import _disable_current_modes
 
 _aten = torch.ops.aten
@@ -42,6 +42,26 @@ def type_like(func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor | 
     if not _is_written_down(func, args, kwargs):
         return None
     return _at_sample(func, args, _Sampled(lambda number: number))
+
+
+def view_like(func: Any, args: tuple, mode: FakeTensorMode) -> torch.Tensor | None:
+    """The view that `func` gives of a fake tensor of `mode` whose sizes are numbers; None where that is left
+    to PyTorch, so that it words refusals."""
+    viewed = args[0]
+    if func not in _VIEWS or type(viewed) is not FakeTensor or viewed.fake_mode is not mode:
+        return None
+    device = viewed.device  # in there, that without data
+    try:
+        with no_python_dispatcher(), in_kernel_invocation_manager(mode):
+            found = func(*args)
+            return FakeTensor(mode, found, device) if _is_view(found, viewed) else None
+    except _REFUSALS:
+        return None
+
+
+def _is_view(found: torch.Tensor, viewed: torch.Tensor) -> bool:
+    own = found.untyped_storage()._cdata == viewed.untyped_storage()._cdata
+    return found is not viewed and own
 
 
 def are_alike(a: Any, b: Any) -> bool:
@@ -174,6 +194,13 @@ _SHAPES: dict[Any, Callable[..., list[Size] | None]] = {
     _aten.conv2d.default: _convolved,
     _aten.adaptive_avg_pool2d.default: _pooled,
 }
+_VIEWS = frozenset(
+    (
+        *(_aten.view.default, _aten.reshape.default, _aten.unflatten.int, _aten.transpose.int),
+        *(_aten.permute.default, _aten.unsqueeze.default, _aten.squeeze.dim, _aten.select.int),
+        *(_aten.slice.Tensor, _aten.expand.default, _aten.flatten.using_ints, _aten.t.default),
+    )
+)
 _KEEP_ONES = frozenset((_aten.view.default, _aten.reshape.default, _aten.linear.default))
 # the order of the result is that of the operands
 _OF_ROWS = frozenset(
