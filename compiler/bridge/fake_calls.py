@@ -4,7 +4,7 @@ time."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
@@ -33,6 +33,7 @@ class FakeCalls(SchemaCheckMode):
         TorchDispatchMode.__init__(self, torch._C.DispatchKey.PreDispatch)
         self._mode, self._symbolic = mode, symbolic
         self._known: dict[Hashable, torch.Tensor | tuple] = {}
+        self._in_rows: dict[Hashable, torch.Tensor] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -66,7 +67,7 @@ class FakeCalls(SchemaCheckMode):
         result = None
         if self._symbolic:
             sizes: Any = self._mode.shape_env  # those of `guards`
-            result = result_like(func, args, kwargs, self._mode, sizes.value)
+            result = result_like(func, args, kwargs, self._like_known, sizes.value)
         elif key is not None and (found := type_like(func, args, kwargs)) is not None:
             self._known[key] = like = (*_type_of(found)[:3], args[0].device)
             return self._new(like)
@@ -78,6 +79,18 @@ class FakeCalls(SchemaCheckMode):
         elif key is not None and not share_memory(result, args):
             self._known[key] = _type_of(result)
         return result
+
+    def _like_known(
+        self, shape: Sequence[int | torch.SymInt], dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor:
+        """One in row-major order; of symbolic sizes the one that there is, as its strides take long."""
+        key = _describe_symbolic(shape), dtype, device
+        known = self._in_rows.get(key)
+        if known is None:
+            known = self._in_rows[key] = new_tensor(
+                self._mode, lambda: torch.empty(shape, dtype=dtype, device="meta"), device
+            )
+        return known
 
     def _below(self) -> AbstractContextManager:
         """Only symbolic sizes need PyTorch's operators taken apart in Python."""

@@ -17,12 +17,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 _aten = torch.ops.aten
 _REFUSALS = (RuntimeError, TypeError, IndexError, ValueError)
 Size = int | torch.SymInt
+New = Callable[[Sequence[Size], torch.dtype, torch.device], torch.Tensor]
 
 
 def result_like(
-    func: Any, args: tuple, kwargs: dict[str, Any], mode: FakeTensorMode, value: Callable[[Any], Any]
-) -> Any:
-    """The result of `func` on fake tensors, a new one; None where that is left to PyTorch. `value` gives a
+    func: Any, args: tuple, kwargs: dict[str, Any], new: New, value: Callable[[Any], Any]
+) -> torch.Tensor | None:
+    """The result of `func` on fake tensors, made by `new`; None where that is left to PyTorch. `value` gives a
     symbolic number's value at the sample's sizes."""
     shape = _SHAPES[func](*args) if _is_written_down(func, args, kwargs) else None
     if shape is None:
@@ -33,7 +34,7 @@ def result_like(
         return None
     if func not in _KEEP_ONES and any(type(size) is not int and sampled.of(size) == 1 for size in shape):
         return None  # which it takes for a number there, and the user's code meets that
-    return new_tensor(mode, lambda: torch.empty(shape, dtype=found.dtype, device="meta"), args[0].device)
+    return new(shape, found.dtype, args[0].device)
 
 
 def type_like(func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor | None:
@@ -174,7 +175,12 @@ def _convolved(
     if not x.dim() == weight.dim() == 4 or len(given) != 6 or any(type(each) is not int for each in given):
         return None
     axes = zip(x.shape[2:], padding, dilation, weight.shape[2:], stride, strict=True)
-    return [x.shape[0], weight.shape[0], *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in axes)]
+    return [x.shape[0], weight.shape[0], *(_windows(n, 2 * p - d * (k - 1), s) for n, p, d, k, s in axes)]
+
+
+def _windows(size: Size, more: int, step: int) -> Size:
+    """How many windows start in `size` and so many `more` elements."""
+    return size if step == 1 and more == 0 else (size + more - 1) // step + 1
 
 
 def _pooled(x: torch.Tensor, sizes: Sequence[Size]) -> list[Size] | None:
@@ -212,7 +218,12 @@ def _has_rows_first(operand: Any) -> bool:
     """Of operands without data; what is no tensor has no order."""
     if not isinstance(operand, torch.Tensor):
         return True
-    return operand.stride() == torch.empty(operand.shape, device="meta").stride()
+    expected = 1
+    for size, stride in zip(reversed(operand.shape), reversed(operand.stride()), strict=True):
+        if stride != expected:
+            return False
+        expected *= max(size, 1)
+    return True
 
 
 # ---- calls that PyTorch takes apart in Python even without data --------------------------------------------
@@ -237,6 +248,35 @@ def _sure_norm(
     return list(x.shape) if fits and _has_rows_first(x) and _are_one_float(x, weight, bias) else None
 
 
+def _sure_convolution(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    groups: int = 1,
+) -> list[int] | None:
+    shape = _convolved(x, weight, bias, stride, padding, dilation, groups)
+    if shape is None or min(*x.shape, *weight.shape, *shape, *stride, *dilation, groups) < 1 or min(padding) < 0:
+        return None
+    fits = x.shape[1] == weight.shape[1] * groups and weight.shape[0] % groups == 0
+    fits = fits and (bias is None or bias.shape == weight.shape[:1])
+    return [int(size) for size in shape] if fits and _are_one_float(x, weight, bias) else None
+
+
+def _sure_pooling(x: torch.Tensor, sizes: Sequence[int]) -> list[int] | None:
+    shape = _pooled(x, sizes)
+    fits = shape is not None and min(*x.shape, *sizes) > 0 and x.is_floating_point()
+    return [int(size) for size in shape] if shape is not None and fits else None
+
+
+def _sure_joined(a: torch.Tensor, b: torch.Tensor | float) -> list[int] | None:
+    """Of one size 1 there may be several orders that are rows first."""
+    shape = _joined(a, b) if isinstance(b, torch.Tensor) and a.is_floating_point() else None
+    return [int(size) for size in shape] if shape is not None and min(shape) > 1 else None
+
+
 def _are_one_float(x: torch.Tensor, *others: torch.Tensor | None) -> bool:
     return x.is_floating_point() and all(each is None or each.dtype is x.dtype for each in others)
 
@@ -244,4 +284,8 @@ def _are_one_float(x: torch.Tensor, *others: torch.Tensor | None) -> bool:
 _SURE: dict[Any, Callable[..., list[int] | None]] = {
     _aten.linear.default: _sure_linear,
     _aten.layer_norm.default: _sure_norm,
+    _aten.conv2d.default: _sure_convolution,
+    _aten.adaptive_avg_pool2d.default: _sure_pooling,
+    _aten.add.Tensor: _sure_joined,
+    _aten.mul.Tensor: _sure_joined,
 }
