@@ -198,13 +198,19 @@ class _Inference:
     def read(self, value: Value, coordinates: Sequence[Expr], guard: Expr) -> Expr:
         key = self._key(value, coordinates, guard)
         if key not in self.made:
-            raise _Pending(key)
+            if not self._is_from_outside(value):
+                raise _Pending(key)
+            self.made[key] = self._load(*key)
         return self.made[key]
 
-    def _compute(self, value: Value, coordinates: tuple[Expr, ...], guard: Expr) -> Expr:
+    def _is_from_outside(self, value: Value) -> bool:
         node = value.producer
-        if node is None or (node not in self.inside and node.op.kind != "create"):
+        return node is None or (node not in self.inside and node.op.kind != "create")
+
+    def _compute(self, value: Value, coordinates: tuple[Expr, ...], guard: Expr) -> Expr:
+        if self._is_from_outside(value):
             return self._load(value, coordinates, guard)
+        node = value.made_by
         if node.op.at is None:
             raise UnsupportedOperator(
                 f"operator {node.op.name} has no coordinate rule",

@@ -78,7 +78,7 @@ class Lowering(ABC):
     row: Scope  # the body of the loops over rows
 
     def __init__(self, nest: Nest, tensors: Mapping[str, Value], system: System) -> None:
-        self.nest, self.unarranged = arranged(nest, system)
+        self.nest, self.unarranged = system.once(_arranged, nest)  # the same for all variants
         self.tensors = tensors
         self.results = {value: f"out{k}" for k, value in enumerate(nest.outputs)}
         self.system = system
@@ -429,7 +429,7 @@ def _reachable_folds(folds: Sequence[Expr]) -> dict[Expr, frozenset[Expr]]:
 # ---- bringing expressions into the form that hoists well -----------------------------------------
 
 
-def arranged(nest: Nest, system: System) -> tuple[Nest, dict[Expr, Expr]]:
+def _arranged(system: System, nest: Nest) -> tuple[Nest, Mapping[Expr, Expr]]:
     """`nest` with each address summed from the outermost loop's terms inwards, and remainders by a size at
     run time taken from the quotient, so that one division serves both; and for each of these addresses what
     it was in `nest`."""

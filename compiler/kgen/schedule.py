@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 from dlcb.compiler.expr.dag import Expr, rebuild, toposort
@@ -65,15 +66,16 @@ class Nest:
     def outputs(self) -> tuple[Value, ...]:
         return tuple(dict.fromkeys(e.value for e in self.elements))
 
-    def reductions(self) -> Iterator[Expr]:
+    @cached_property
+    def reductions(self) -> tuple[Expr, ...]:
         """Every fold in it, inner ones first."""
-        return (node for node in toposort(e.scalar for e in self.elements) if node.op == "reduce")
+        return tuple(node for node in toposort(e.scalar for e in self.elements) if node.op == "reduce")
 
     def work(self) -> Expr:
         """Elements that the innermost loops visit, as far as sizes tell: of the domain, and of the longest
         fold for each row."""
         longest: Expr = ONE
-        for fold in self.reductions():
+        for fold in self.reductions:
             if not extent(fold).is_const or not longest.is_const or extent(fold).value > longest.value:
                 longest = extent(fold)
         if self.kind == "row":
@@ -139,7 +141,7 @@ def kept_loops(nest: Nest) -> tuple[Expr, ...]:
     if nest.kind != "row":
         return ()
     return nest.inner or next(
-        (fold.args[1:] for fold in nest.reductions() if not set(fold.args[1:]) & fold.free), ()
+        (fold.args[1:] for fold in nest.reductions if not set(fold.args[1:]) & fold.free), ()
     )
 
 
@@ -149,7 +151,7 @@ def worth_keeping(nest: Nest, memory_is_dear: bool = False) -> frozenset[Expr]:
     itself in something kept."""
     loops = kept_loops(nest)
     walks = [
-        [fold.args[0]] for fold in nest.reductions() if fold.args[1:] == loops and not set(loops) & fold.free
+        [fold.args[0]] for fold in nest.reductions if fold.args[1:] == loops and not set(loops) & fold.free
     ]
     # what is stored along a row is stored in one loop
     walks.append([e.scalar for e in nest.elements if nest.inner and nest.inner[-1] in e.indices])
@@ -202,7 +204,7 @@ def coalesce(nest: Nest, system: System) -> Nest:
 def _mergeable(nest: Nest, system: System) -> Iterator[tuple[Expr, Expr]]:
     """Pairs of loops, one directly inside the other, that may become one."""
     addresses, values = _uses(nest)
-    folds = list(nest.reductions())
+    folds = list(nest.reductions)
     outer_loops = nest.rows if nest.lane is None else (*nest.rows, nest.lane)
     for loops in (outer_loops, nest.inner, *(fold.args[1:] for fold in folds)):
         for outer, inner in pairwise(loops):

@@ -119,7 +119,7 @@ def vector_loops(nest: Nest) -> list[Expr]:
         return [i for i in (nest.lane, *(loads or ())[:1]) if i is not None]
     loops = [nest.inner[-1]] if nest.inner else []
     rows = set(nest.rows)
-    folds = [f for f in nest.reductions() if {v for v in f.free if v.op == "index"} <= rows]
+    folds = [f for f in nest.reductions if {v for v in f.free if v.op == "index"} <= rows]
     return [*loops, *(fold.args[-1] for fold in folds if fold.args[-1] not in loops)]
 
 
@@ -152,11 +152,12 @@ def _side_by_side(nest: Nest, width: int) -> bool:
 def wide_guards(nest: Nest, width: int, system: System, whole: bool = True) -> tuple[Expr, ...] | None:
     """What must hold for accesses of `width` elements; None where they cannot be had. Unless `whole` loops
     may end within an access."""
-    multiples = [loop.args[0] for loop in vector_loops(nest)] if whole else []
-    if nest.parts is not None and nest.parts.place in vector_loops(nest):
+    loops = vector_loops(nest)
+    multiples = [loop.args[0] for loop in loops] if whole else []
+    if nest.parts is not None and nest.parts.place in loops:
         multiples.append(nest.parts.total)
     for offset, dtype in accesses(nest):
-        for loop in vector_loops(nest):
+        for loop in loops:
             if dtype.itemsize * width <= ACCESS:
                 multiples += steps_of(offset, loop, width) or []
     guards = dict.fromkeys(system.simplify(equal(m % width, 0)) for m in multiples)
@@ -177,7 +178,7 @@ def may_be_peeled(nest: Nest, width: int) -> bool:
     """Do all accesses along a row, in a column kernel all loads, start equally far from an address of
     `width` elements, whatever the sizes?"""
     rows, loops = set(nest.rows), vector_loops(nest)
-    walks = [nest.inner, *(fold.args[1:] for fold in nest.reductions())]
+    walks = [nest.inner, *(fold.args[1:] for fold in nest.reductions)]
     places = [(offset, TRUE) for offset, _ in accesses(nest)]
     if nest.kind == "column" and nest.parts is not None:
         rows, places = {*rows, nest.parts.place}, places[: -len(nest.elements)]
@@ -239,7 +240,7 @@ def narrow_guards(nest: Nest, system: System) -> tuple[Expr, ...]:
     limits = {system.simplify(magnitude) for magnitude in magnitudes}
     # a counter steps once past its end
     limits |= {
-        system.simplify(product(i.args[0] for i in fold.args[1:]) + TEAMS[-1]) for fold in nest.reductions()
+        system.simplify(product(i.args[0] for i in fold.args[1:]) + TEAMS[-1]) for fold in nest.reductions
     }
     limits.add(system.simplify(nest.domain + _MOST_BLOCKS * THREADS))
     sums = {limit: products(limit) for limit in limits}  # no factor in them is negative
@@ -373,7 +374,7 @@ def _as_rows(nest: Nest) -> Nest | None:
 
 def _variants(nest: Nest, system: System) -> list[tuple[Variant, tuple[Expr, ...]]]:
     narrow = narrow_guards(nest, system)
-    long = any(not is_short(fold) for fold in nest.reductions())
+    long = any(not is_short(fold) for fold in nest.reductions)
     if nest.kind == "column" and nest.lane is not None and long:
         return [*_columns(nest, narrow, system), (Variant(1, 64), ())]
     if crossed(nest) is not None:
@@ -512,7 +513,7 @@ def _narrow_axis(loop: Expr) -> bool:
 def row_length(nest: Nest) -> Expr:
     lengths = [product(i.args[0] for i in nest.inner)] if nest.inner else []
     rows = set(nest.rows)
-    for fold in nest.reductions():
+    for fold in nest.reductions:
         if {v for v in fold.free if v.op == "index"} <= rows:
             lengths.append(product(i.args[0] for i in fold.args[1:]))
     longest = lengths[0]

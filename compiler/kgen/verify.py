@@ -80,9 +80,21 @@ def _at_least_zero(system: System, claim: Expr, facts: Sequence[Expr]) -> bool:
                 if coefficient.value > 0:
                     return _at_least_zero(system, rest * divisor + numerator, facts)
                 return _at_least_zero(system, rest * divisor + divisor - ONE - numerator, facts)
+    if any(_is_no_less(system, claim, fact) for fact in facts[:_FARTHEST]):
+        return True
     rests = (rest for fact in facts[:_FARTHEST] for rest in _less(system, claim, fact)) if facts else (claim,)
     lows = (lowest(system, rest) for rest in rests)
     return any(low is not None and system.once(_sizes_at_least_zero, low) for low in lows)
+
+
+def _is_no_less(system: System, claim: Expr, fact: Expr) -> bool:
+    """Is `claim` plainly `fact` and a number that is not negative?"""
+    sums, others = dict(linear(claim)), dict(linear(fact))
+    one, other = sums.pop(ONE, ZERO), others.pop(ONE, ZERO)
+    if sums != others or not all(coefficient.is_const for coefficient in sums.values()):
+        return False
+    gap = system.simplify(one - other)
+    return gap.is_const and gap.value >= 0
 
 
 def _less(system: System, claim: Expr, fact: Expr) -> Iterator[Expr]:
