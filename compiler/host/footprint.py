@@ -41,10 +41,13 @@ def _worst(segment: Segment) -> list[Load]:
     always = Counter(_part(buffer) for buffer in segment.buffers if buffer.place in ("result", "call"))
     arena = [buffer for buffer in segment.buffers if buffer.place == "arena"]
     loads: list[Counter[tuple[Expr, int]]] = []
+    met: set[frozenset[tuple[tuple[Expr, int], int]]] = set()  # as equal layers have them
     for step in range(len(segment.steps) + 1):
         live = always + Counter(_part(buffer) for buffer in arena if buffer.first <= step <= buffer.last)
-        if any(live <= other for other in loads):
+        content = frozenset(live.items())
+        if content in met or any(live <= other for other in loads):
             continue
+        met.add(content)
         loads = [other for other in loads if not other <= live] + [live]
     return list(loads)
 

@@ -177,8 +177,8 @@ class GraphBuilder:
         if key in self._made:
             return self._made[key]
         types = [self._simplified(value.type) for value in node.results]
-        same = all(new is old.type for new, old in zip(types, node.results, strict=True))
-        if not same or any(new is not old for new, old in zip(inputs, node.inputs, strict=True)):
+        same = all([new is old.type for new, old in zip(types, node.results, strict=True)])
+        if not same or any([new is not old for new, old in zip(inputs, node.inputs, strict=True)]):
             names = [value.name for value in node.results]
             node = make_node(node.op, inputs, node.attributes, node.source, names, types)
         self._nodes.append(node)
@@ -186,7 +186,8 @@ class GraphBuilder:
         return node.results
 
     def _simplified(self, known: Type) -> Type:
-        shape = tuple(map(self.system.simplify, known.shape))
+        simplify = self.system.simplify
+        shape = tuple([extent if extent.is_const else simplify(extent) for extent in known.shape])
         return known if shape == known.shape else Type(shape, known.dtype)
 
     def _fresh_names(self, op: Op, count: int) -> list[str]:
@@ -261,7 +262,8 @@ def rewrite(
         inputs = tuple(made[value] for value in node.inputs)
         results = replace(build, node, inputs)
         if results is None:
-            same_types = all(new.type == old.type for new, old in zip(inputs, node.inputs, strict=True))
+            pairs = zip(inputs, node.inputs, strict=True)
+            same_types = all([new is old or new.type == old.type for new, old in pairs])
             results = build.keep(node, inputs) if same_types else build.add(node.op, inputs, node.attributes)
         made.update(zip(node.results, results, strict=True))
     return build.build(*(made[value] for value in graph.outputs))

@@ -14,7 +14,7 @@ from dlcb.compiler.expr.node import ONE, ZERO, index, substitute
 from dlcb.compiler.ir.graph import Graph, Node, Value
 from dlcb.compiler.passes.access import Reading, is_computed, read
 from dlcb.compiler.passes.eager_rows import RowAxes, row_axes
-from dlcb.compiler.passes.sizes import expressions, mentions, simple, splits
+from dlcb.compiler.passes.sizes import expressions, knows, mentions, simple, splits
 from dlcb.compiler.shapes.system import System
 from dlcb.compiler.signature import BatchAxes
 
@@ -101,7 +101,7 @@ class _Proof:
             return self._has_no_rows(node) or any(
                 self._runs_rows_apart(node, axes) for axes in row_axes(node)
             )
-        if is_computed(node.result):
+        if self._has_none(node) or is_computed(node.result):
             return True  # what is made of coordinates alone shows in the bodies of its readers
         reading = read(node)
         if any(self._counted(r.args[0]) for r in reading.over):
@@ -156,6 +156,11 @@ class _Proof:
         shape = simple(value.shape, self.system)
         counting = [axis for axis, extent in enumerate(shape) if self.batch in extent.free]
         return [axis if shape[axis] is self.batch else None for axis in counting]
+
+    def _has_none(self, node: Node) -> bool:
+        """Whether rows can show in nothing that a node reads or makes, as in what is made of weights."""
+        unseen = not any(value in self.carried for value in node.inputs)
+        return unseen and not knows(node, self.batch, self.system) and not any(map(is_computed, node.inputs))
 
     def _places(self, node: Node) -> Iterator[_Rows | None]:
         """Where the rows of the node's result may lie, which is on the one axis whose extent counts them."""

@@ -22,7 +22,7 @@ from dlcb.compiler.ir.op import Shape
 from dlcb.compiler.passes.access import Reading, is_computed, read
 from dlcb.compiler.passes.certain import Scalar, certain
 from dlcb.compiler.passes.eager_rows import RowAxes, growing_axes
-from dlcb.compiler.passes.sizes import expressions, mentions, simple, splits
+from dlcb.compiler.passes.sizes import expressions, knows, mentions, simple, splits
 from dlcb.compiler.shapes.system import System
 
 WHOLE = frozenset({"attention"})  # composites that are judged as they are, not expanded
@@ -107,6 +107,8 @@ class _Proof:
         if node.op.at is None:
             ways = growing_axes(node)
             return self._has_no_size(node) or any(self._runs_on_what_was_there(node, axes) for axes in ways)
+        if self._has_none(node):
+            return True
         reading = read(node)
         for layout in itertools.islice(self._layouts(node), _LAYOUTS):
             if self._reads_what_was_there(node, reading, layout):
@@ -148,6 +150,11 @@ class _Proof:
             for axis, extent in enumerate(shape)
             if self.size in extent.free
         ]
+
+    def _has_none(self, node: Node) -> bool:
+        """Whether the size can show in nothing that a node reads or makes, as in what is made of weights."""
+        unseen = not any(value in self.changed or value in self.apart for value in node.inputs)
+        return unseen and not knows(node, self.size, self.system) and not any(map(is_computed, node.inputs))
 
     # ---- where elements are
 

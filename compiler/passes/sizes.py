@@ -9,6 +9,7 @@ from typing import Any
 
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import ONE, product
+from dlcb.compiler.ir.graph import Node
 from dlcb.compiler.ir.op import Shape
 from dlcb.compiler.shapes.system import System
 
@@ -48,6 +49,13 @@ def expressions(data: Any) -> Iterator[Expr]:
     elif isinstance(data, tuple | list):
         for entry in data:
             yield from expressions(entry)
+
+
+def knows(node: Node, size: Expr, system: System) -> bool:
+    """Whether `size` is in a shape that a node meets or in an attribute of it."""
+    shapes = [extent for value in (*node.inputs, *node.results) for extent in value.shape]
+    every = (*shapes, *expressions(node.attributes))
+    return any(not e.is_const and size in system.simplify(e).free for e in every)
 
 
 def mentions(expression: Expr, variables: tuple[Expr, ...]) -> bool:
