@@ -67,9 +67,14 @@ class Nest:
         return tuple(dict.fromkeys(e.value for e in self.elements))
 
     @cached_property
+    def nodes(self) -> tuple[Expr, ...]:
+        """What its scalars are made of, arguments first."""
+        return tuple(toposort(e.scalar for e in self.elements))
+
+    @cached_property
     def reductions(self) -> tuple[Expr, ...]:
         """Every fold in it, inner ones first."""
-        return tuple(node for node in toposort(e.scalar for e in self.elements) if node.op == "reduce")
+        return tuple(node for node in self.nodes if node.op == "reduce")
 
     def work(self) -> Expr:
         """Elements that the innermost loops visit, as far as sizes tell: of the domain, and of the longest

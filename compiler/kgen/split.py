@@ -48,8 +48,7 @@ class Split:
 def split(nest: Nest, system: System) -> Split | None:
     """None where every result is long in coming for another reason, or there is nothing long to reduce."""
     folds = [fold for fold in nest.reductions if not is_short(fold)]
-    nodes = list(toposort(e.scalar for e in nest.elements))
-    alone = not nest.inner and nest.kind != "flat" and all(node.op != "check" for node in nodes)
+    alone = not nest.inner and nest.kind != "flat" and all(node.op != "check" for node in nest.nodes)
     if not folds or not alone or any(fold.args[1:] != folds[0].args[1:] for fold in folds):
         return None
     if any(below in folds for fold in folds for below in toposort([fold.args[0]])):

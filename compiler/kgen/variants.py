@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from dlcb.compiler.dtype import BOOL, INDEX, DType
 from dlcb.compiler.expr.dag import Expr, toposort
@@ -86,11 +87,10 @@ class Variant:
         return width + team + turns + shape + peeled + ("_64" if self.index_bits == 64 else "")
 
 
+@lru_cache(maxsize=4096)  # asked for every node of an address
 def narrowable(node: Expr) -> bool:
     """Is an integer made of coordinates and sizes alone?"""
-    return all(
-        below.op not in ("load", "check", "reduce") and not below.dtype.is_float for below in toposort([node])
-    )
+    return not node.reads and not any(below.dtype.is_float for below in toposort([node]))
 
 
 def steps_of(offset: Expr, lane: Expr, width: int) -> list[Expr] | None:
@@ -107,7 +107,7 @@ def steps_of(offset: Expr, lane: Expr, width: int) -> list[Expr] | None:
 
 def accesses(nest: Nest) -> list[tuple[Expr, DType]]:
     """The addresses and element types of all loads and stores."""
-    loads = [(n.args[0], n.dtype) for n in toposort(e.scalar for e in nest.elements) if n.op == "load"]
+    loads = [(n.args[0], n.dtype) for n in nest.nodes if n.op == "load"]
     return [*loads, *((e.offset, e.value.dtype) for e in nest.elements)]
 
 
@@ -140,7 +140,7 @@ def _side_by_side(nest: Nest, width: int) -> bool:
     """Is everything that neighbouring lanes read one access of `width` elements, or one element?"""
     lane = nest.lane
     assert lane is not None
-    nodes = [node for node in toposort(e.scalar for e in nest.elements) if node.op in ("load", "check")]
+    nodes = [node for node in nest.nodes if node.op in ("load", "check")]
     return all(
         node.op == "load"
         and lane not in node.args[1].free
@@ -185,7 +185,7 @@ def may_be_peeled(nest: Nest, width: int) -> bool:
         loops = [] if any(len(walk) > 1 for walk in walks) else loops
     elif nest.kind != "row" or any(len(walk) > 1 for walk in walks if set(walk) & set(loops)):
         return False
-    for node in toposort(e.scalar for e in nest.elements):
+    for node in nest.nodes:
         if node.op == "load":
             places.append((ZERO, node.args[1]))
         elif node.op == "check":
@@ -209,7 +209,7 @@ def may_be_shifted(nest: Nest, width: int) -> bool:
     """Are rows without reductions read and stored from their first element to their last, and do all that are
     stored start equally far from an address of `width` elements, whatever the sizes?"""
     (loop,) = nest.inner
-    nodes = list(toposort(e.scalar for e in nest.elements))
+    nodes = nest.nodes
     guards = [node.args[1] for node in nodes if node.op == "load"]
     guards += [arg for node in nodes if node.op == "check" for arg in node.args]
     if any(loop in guard.free for guard in (*guards, *(e.guard for e in nest.elements))):
@@ -357,7 +357,7 @@ def _in_pieces(rows: Nest, length: int, system: System) -> Nest:
 def _read_along(rows: Nest) -> int:
     """How many tensors are read along the rows."""
     (loop,) = rows.inner
-    return sum(1 for n in toposort(e.scalar for e in rows.elements) if n.op == "load" and loop in n.free)
+    return sum(1 for n in rows.nodes if n.op == "load" and loop in n.free)
 
 
 def _as_rows(nest: Nest) -> Nest | None:
@@ -365,7 +365,7 @@ def _as_rows(nest: Nest) -> Nest | None:
     lane = nest.lane
     if nest.kind != "flat" or lane is None or not nest.rows:
         return None
-    for node in toposort(e.scalar for e in nest.elements):
+    for node in nest.nodes:
         sums = linear(node.args[0]) if node.op == "load" else {}
         if sums.get(lane) is ONE and any(term.reads and lane not in term.free for term in sums):
             return replace(nest, kind="row", lane=None, inner=(lane,))
@@ -493,7 +493,7 @@ def crossed(nest: Nest) -> tuple[Expr, list[Expr]] | None:
     found: dict[Expr, list[Expr]] = {}
     if nest.kind != "flat" or nest.lane is None or _narrow_axis(nest.lane):
         return None
-    for node in toposort(element.scalar for element in nest.elements):
+    for node in nest.nodes:
         if node.op == "load" and node.args[1] is TRUE:
             sums = linear(node.args[0])
             if sums.get(nest.lane, ZERO) is ZERO or sums[nest.lane] is ONE:

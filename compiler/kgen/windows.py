@@ -21,7 +21,7 @@ ENOUGH_THREADS = 1 << 16  # fewer leave a large GPU idle: then each takes one co
 def strips(group: Group, layouts: Layouts, system: System, nest: Nest) -> list[Choice]:
     """The choices of strips, widest accesses first; none where `group` has no windows, or they share no
     loads."""
-    checked = any(node.op == "check" for node in toposort(e.scalar for e in nest.elements))
+    checked = any(node.op == "check" for node in nest.nodes)
     if nest.kind != "column" or checked or not all(is_window(node) for node in group.nodes if node.op.fold):
         return []
     if group.anchor.rank < 2 or ONE in group.anchor.shape[-2:]:
