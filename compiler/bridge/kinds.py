@@ -26,8 +26,9 @@ _STANDARD = f"{sysconfig.get_paths()['stdlib']}/"
 _SITE = (f"{sysconfig.get_paths()['purelib']}/", f"{sysconfig.get_paths()['platlib']}/")
 _PACKAGE = f"{Path(__file__).parents[1]}/"
 # they ask for types to tell their own objects apart; CuPy, which is ours, loads parts when they are looked at
+_OTHERS = ("sympy", "mpmath", "numpy", "networkx", "cupy", "cupyx")
 _LIBRARIES = tuple(f"{Path(found).parent}/" for found in (torch.__file__,)) + tuple(
-    f"{folder}{name}/" for folder in _SITE for name in ("sympy", "mpmath", "numpy", "networkx", "cupy", "cupyx")
+    f"{folder}{name}/" for folder in _SITE for name in _OTHERS
 )
 _STANDS_FOR: dict[type, Any] = {torch.SymInt: 0, torch.SymFloat: 0.0, torch.SymBool: False}
 

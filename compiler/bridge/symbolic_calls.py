@@ -23,8 +23,8 @@ New = Callable[[Sequence[Size], torch.dtype, torch.device], torch.Tensor]
 def result_like(
     func: Any, args: tuple, kwargs: dict[str, Any], new: New, value: Callable[[Any], Any]
 ) -> torch.Tensor | None:
-    """The result of `func` on fake tensors, made by `new`; None where that is left to PyTorch. `value` gives a
-    symbolic number's value at the sample's sizes."""
+    """The result of `func` on fake tensors, made by `new`; None where that is left to PyTorch. `value` gives
+    a symbolic number's value at the sample's sizes."""
     shape = _SHAPES[func](*args) if _is_written_down(func, args, kwargs) else None
     if shape is None:
         return None
@@ -174,11 +174,13 @@ def _convolved(
     given = (*stride, *padding, *dilation)
     if not x.dim() == weight.dim() == 4 or len(given) != 6 or any(type(each) is not int for each in given):
         return None
+    if 0 in stride:
+        return None
     axes = zip(x.shape[2:], padding, dilation, weight.shape[2:], stride, strict=True)
     return [x.shape[0], weight.shape[0], *(_windows(n, 2 * p - d * (k - 1), s) for n, p, d, k, s in axes)]
 
 
-def _windows(size: Size, more: int, step: int) -> Size:
+def _windows(size: Size, more: Size, step: Size) -> Size:
     """How many windows start in `size` and so many `more` elements."""
     return size if step == 1 and more == 0 else (size + more - 1) // step + 1
 
@@ -258,7 +260,9 @@ def _sure_convolution(
     groups: int = 1,
 ) -> list[int] | None:
     shape = _convolved(x, weight, bias, stride, padding, dilation, groups)
-    if shape is None or min(*x.shape, *weight.shape, *shape, *stride, *dilation, groups) < 1 or min(padding) < 0:
+    if shape is None or min(*x.shape, *weight.shape, *shape, *stride, *dilation, groups, *padding) < 0:
+        return None
+    if 0 in (*x.shape, *weight.shape, *shape, *dilation, groups):
         return None
     fits = x.shape[1] == weight.shape[1] * groups and weight.shape[0] % groups == 0
     fits = fits and (bias is None or bias.shape == weight.shape[:1])
