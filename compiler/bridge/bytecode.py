@@ -109,6 +109,8 @@ def names_identity(code: CodeType, scope: Mapping[str, Any]) -> bool:
 @lru_cache(maxsize=4096)  # each forward of a model asks again
 def identities(code: CodeType) -> dict[int, Operands]:
     """Where a function asks whether two objects are one, and what these are."""
+    if dis.opmap["IS_OP"] not in code.co_code[::2]:  # most do not, and taking one apart takes long
+        return {}
     steps = [step for step in dis.get_instructions(code) if step.opname not in _IDLE]
     found = {}
     for place, step in enumerate(steps):

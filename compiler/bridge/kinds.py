@@ -41,11 +41,12 @@ def _silent(frame: FrameType, what: str) -> bool:
 def as_real(tell: Tell = _silent) -> Iterator[None]:
     """While it is entered, the user's code cannot tell sizes and tensors from real ones by their types."""
     shadows = _shadows(tell)
+    every = list(shadows)
     changed: list[tuple[dict[str, Any], list[str]]] = []
     for module in users_modules():
         names = vars(module)
-        fresh = [name for name in shadows if name not in names]
-        names.update({name: shadows[name] for name in fresh})
+        fresh = every if names.keys().isdisjoint(shadows) else [name for name in every if name not in names]
+        names.update(shadows if fresh is every else {name: shadows[name] for name in fresh})
         changed.append((names, fresh))
     try:
         yield

@@ -33,8 +33,9 @@ def unlike_real(module: nn.Module, inputs: Mapping[str, torch.Tensor], symbolic:
     """How a forward at these inputs goes another way than the `symbolic` one, or why that is not known; ""
     where both are one. What the forward asks is told to whom the symbolic way tells."""
     # what is imported and remembered at first is not met again
-    for given, calls in ((inputs, _Unreckoned), (inputs, _Unreckoned), (_drawn(inputs), ExplicitSlices)):
+    for calls in (_Unreckoned, _Unreckoned, ExplicitSlices):
         way = Way(symbolic.tell, builtins=True)
+        given = inputs if calls is _Unreckoned else _drawn(inputs)
         failed = _forward(module, given, way, calls())
         place = "" if failed else parted(symbolic, way)
         if not failed and not place:
