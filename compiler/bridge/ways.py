@@ -5,6 +5,7 @@ where the user's code asks a size for it, that is told."""
 
 from __future__ import annotations
 
+import gc
 import operator
 import sys
 from collections.abc import Callable, Iterator
@@ -86,8 +87,10 @@ class Way:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """While it is entered, what this thread's calls do is followed."""
-        self._base = sys._getframe(2)
+        """While it is entered, what this thread's calls do is followed. What a collection of garbage would
+        run in between is no part of the way."""
+        self._base, collects = sys._getframe(2), gc.isenabled()
+        gc.disable()
         try:
             if _MONITORING is None:
                 with self._traced():
@@ -97,6 +100,8 @@ class Way:
                     yield
         finally:
             self._base = None
+            if collects:
+                gc.enable()
 
     @contextmanager
     def _traced(self) -> Iterator[None]:
