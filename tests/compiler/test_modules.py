@@ -3,6 +3,7 @@ them, and a bundle is found where the modules lie elsewhere."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -140,6 +141,24 @@ def test_a_loaded_module_stays_what_it_was(tmp_path: Path, monkeypatch: pytest.M
     assert modules.loaded("loaded_before_the_change:f") == digests
     assert modules.changed("loaded_before_the_change:f")
     assert not modules.unchanged("loaded_before_the_change:f", digests)
+
+
+def test_a_module_that_waits_to_be_loaded_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "waits_to_be_loaded.py").write_text("SCALE = 2\n")
+    (tmp_path / "does_not_wait.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    __import__("does_not_wait")
+    spec = importlib.util.find_spec("waits_to_be_loaded")
+    assert spec is not None and spec.loader is not None
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "waits_to_be_loaded", module)
+    spec.loader.exec_module(module)
+    assert set(modules.loaded("does_not_wait:f")) == {"waits_to_be_loaded.py", "does_not_wait.py"}
+    assert "SCALE" not in modules.names_in(module)
+    assert module.SCALE == 2
 
 
 def test_folders_without_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,27 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "pool": (aten.adaptive_avg_pool2d.default, rows(2, 3, 9, 8), [7, 7]),
     "pool channels last": (aten.adaptive_avg_pool2d.default, images(2, 3, 9, 8), [1, 1]),
     "pool a pixel": (aten.adaptive_avg_pool2d.default, rows(2, 3, 1, 1), [1, 1]),
+    "multiply by pixels": (aten.mul.Tensor, rows(2, 3, 1, 1), rows(2, 3, 5, 4)),
+    "transpose": (aten.transpose.int, rows(2, 3, 5), 1, 2),
+    "permute": (aten.permute.default, rows(2, 3, 5), [2, 0, 1]),
+    "select": (aten.select.int, rows(2, 3, 5), 1, 2),
+    "slice": (aten.slice.Tensor, rows(2, 3, 9), 2, 1, None, 2),
+    "expand": (aten.expand.default, rows(2, 1, 5), [2, 3, 5]),
+    "unflatten": (aten.unflatten.int, rows(2, 3, 6), -1, [2, 3]),
+    "flatten": (aten.flatten.using_ints, rows(2, 3, 6), 1, 2),
+    "flatten a transpose": (aten.flatten.using_ints, rows(2, 3, 6).transpose(1, 2), 1, 2),
+    "squeeze": (aten.squeeze.dim, rows(2, 1, 6), 1),
+    "unsqueeze": (aten.unsqueeze.default, rows(2, 6), 1),
 }
+
+
+def test_views_in_a_trace_share_memory() -> None:
+    mode = FakeTensorMode()
+    x = mode.from_tensor(rows(2, 3, 5))
+    with torch.no_grad(), mode, enable_python_dispatcher(), FakeCalls(mode, symbolic=False):
+        seen, other = x.transpose(1, 2).select(0, 1), torch.relu(x)
+    assert seen.untyped_storage()._cdata == x.untyped_storage()._cdata != other.untyped_storage()._cdata
+    assert seen.storage_offset() == 15
 
 
 def result_type(tensor: torch.Tensor) -> tuple[Any, ...]:

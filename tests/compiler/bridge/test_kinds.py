@@ -12,6 +12,7 @@ import sys
 from builtins import isinstance as an_instance
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from types import ModuleType
 from typing import Any
 
 import numpy
@@ -489,3 +490,14 @@ def test_modules_get_their_names_back() -> None:
         assert type(int) == type  # noqa: E721
         assert globals()["isinstance"] is not before.get("isinstance")
     assert dict(globals()) == before
+
+
+def test_a_module_that_is_loaded_later_is_the_users_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh = ModuleType("loaded_later")
+    fresh.__file__ = "/models/loaded_later.py"
+    with kinds.as_real():
+        assert not hasattr(fresh, "isinstance")
+    monkeypatch.setitem(sys.modules, "loaded_later", fresh)
+    with kinds.as_real():
+        assert hasattr(fresh, "isinstance")
+    assert not hasattr(fresh, "isinstance")

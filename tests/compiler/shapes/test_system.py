@@ -487,6 +487,19 @@ def test_it_stops_because_nothing_applies(system: System) -> None:
     assert report.seconds > 0
 
 
+def test_a_question_is_asked_again_after_a_new_fact(system: System) -> None:
+    n, asked = system.fresh("n"), list[Expr]()
+
+    def is_three(system: System, e: Expr) -> bool:
+        asked.append(e)
+        return system.known(equal(e, 3)) is True
+
+    assert not system.once(is_three, n) and not system.once(is_three, n)
+    system.equal(n, 3)
+    assert system.once(is_three, n)
+    assert asked == [n, n]
+
+
 def test_known(system: System) -> None:
     n = system.fresh("n")
     assert system.known(TRUE) is True
