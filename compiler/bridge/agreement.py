@@ -187,6 +187,7 @@ class Reference:
     def __init__(self, module: torch.nn.Module, names: Sequence[str] = ()) -> None:
         self.module, self._names = module, names
         self._exact = copy.deepcopy(module).double()
+        self._names_types = False  # as far as it was seen
         self._states = {id(each): State(each) for each in (module, self._exact)}
 
     def eager(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -197,14 +198,17 @@ class Reference:
         """In float64 throughout, whatever narrower types the module names."""
         wide = [x.double() if x.is_floating_point() else x for x in inputs]
         with torch.no_grad(), without_cudnn():
-            try:
-                made = self._called(self._exact, wide)
-            except RuntimeError:  # a narrower type, which float64 operands do not fit
-                made = None
-            if made is None or any(x.is_floating_point() and x.dtype is not torch.float64 for x in made):
-                with _AllWide():
+            if not self._names_types:
+                try:
                     made = self._called(self._exact, wide)
-        return made
+                except RuntimeError:  # a narrower type, which float64 operands do not fit
+                    made = None
+                if made is not None and all(map(_is_wide, made)):
+                    return made
+            with _AllWide():
+                made = self._called(self._exact, wide)
+            self._names_types = True
+            return made
 
     def _called(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """An answer that depends on no other call: what the module keeps for itself is put back."""
@@ -216,6 +220,10 @@ class Reference:
                 return as_tuple(module(*arguments, **keywords))
         finally:
             self._states[id(module)].restore()
+
+
+def _is_wide(x: torch.Tensor) -> bool:
+    return x.dtype is torch.float64 or not x.is_floating_point()
 
 
 def as_tuple(outputs: object) -> tuple[torch.Tensor, ...]:
