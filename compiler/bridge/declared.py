@@ -13,6 +13,7 @@ from dlcb.compiler.shapes.system import Provenance, System
 from dlcb.compiler.source import InputDeclaration, ModelSource
 
 UNNAMED = ("", "?", "*", "_")  # spellings of a dim without a name
+NO_WISH = "?"  # behind a name that says nothing of what the user wants: the program may pin such a dim
 
 
 def declare(
@@ -39,7 +40,7 @@ def declare(
                 dims[declared.name].append(size)
                 continue
             named = size not in UNNAMED
-            name = size if named else f"s{next(unnamed)}"
+            name = size.removesuffix(NO_WISH) if named else f"s{next(unnamed)}"
             if name not in symbols:
                 low, high = source.dims.get(name, (0, None)) if named else (0, None)
                 of_file = (low, high) == (exported or {}).get(name)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from dlcb.compiler.bridge.declared import declare
+from dlcb.compiler.bridge.declared import NO_WISH, declare
 from dlcb.compiler.bridge.emit import from_torch
 from dlcb.compiler.bridge.probes import Prober
 from dlcb.compiler.bridge.record import Trace
@@ -36,9 +36,10 @@ def is_any_rank(inputs: Sequence[InputDeclaration]) -> bool:
 
 
 def specialise(source: ModelSource, ranks: Sequence[int]) -> ModelSource:
-    """The source with its any-rank inputs at these ranks, each of their dims free under a name of its own."""
+    """The source with its any-rank inputs at these ranks, each of their dims under a name of its own, and
+    free where the program does not pin it."""
     inputs = tuple(
-        replace(declared, shape=tuple(f"{declared.name}_{axis}" for axis in range(rank)))
+        replace(declared, shape=tuple(f"{declared.name}_{axis}{NO_WISH}" for axis in range(rank)))
         if declared.shape is None
         else declared
         for declared, rank in zip(source.inputs, ranks, strict=True)

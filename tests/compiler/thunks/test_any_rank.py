@@ -16,7 +16,7 @@ import torch
 from dlcb.compiler import CompiledModel, InputDeclaration, ModelSource, compile_model, load_model
 from dlcb.compiler.bridge.ranks import specialise
 from dlcb.compiler.build.toolchain import calls
-from dlcb.compiler.errors import CaptureError
+from dlcb.compiler.errors import CaptureError, GuardError
 from dlcb.compiler.thunks import model as models
 from dlcb.kernel_cache import LayeredStore, open_store
 
@@ -91,6 +91,19 @@ def test_squeeze_without_an_axis_has_a_graph_for_each_rank_that_comes_out(store:
         assert outcome.outputs["out"].shape == tuple(x.squeeze().shape)
         torch.testing.assert_close(torch.from_numpy(outcome.outputs["out"]), torch.exp(x).squeeze() * 2)
     assert model.counters.compiles_requested == 1
+
+
+def test_a_width_that_weights_pin_is_no_wish(store: LayeredStore) -> None:
+    source = any_rank("projected", jit="wait")
+    model = load_model(source, compile_model(source, store).artifact_key, store)
+    for shape in ((3, 4), (4,), (2, 3, 4), (0, 4)):
+        x = torch.randn(shape)
+        outcome = model.run({"x": x.numpy()})
+        assert outcome.tier == "jit"
+        expected = torch.relu(x @ torch.linspace(-1, 1, 12).view(4, 3))
+        torch.testing.assert_close(torch.from_numpy(outcome.outputs["out"]), expected)
+    with pytest.raises(GuardError, match=r"axis 1 of input 'x' is 5, expected .* 4"):
+        model.run({"x": torch.randn(3, 5).numpy()})
 
 
 # ---- waiting

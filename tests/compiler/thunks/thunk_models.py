@@ -147,3 +147,18 @@ def twice_elsewhere(operation: str) -> torch.nn.Module:
 
 def lookup_but() -> torch.nn.Module:
     return LookupBut()
+
+
+class Projected(torch.nn.Module):
+    """A linear layer: the width of any rank's last axis is that of its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.linspace(-1, 1, 12).view(4, 3).t().contiguous())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(torch.nn.functional.linear(x, self.weight))
+
+
+def projected() -> torch.nn.Module:
+    return Projected()
