@@ -11,7 +11,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Mapping
-from functools import cache, lru_cache
+from functools import lru_cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from dlcb.compiler.errors import CaptureError
 
 INSTALLED = frozenset({"site-packages", "dist-packages"})  # other people's modules lie below these
 NOT_OF_THE_MODEL = frozenset({"__main__", "__mp_main__", "dlcb"})  # the compiler's own sources are in the key
+
+_when_loaded: dict[str, str] = {}  # digests of files, by their paths
 
 
 def factory_file(factory: str) -> str:
@@ -39,21 +41,23 @@ def loaded(factory: str | None) -> dict[str, str]:
     """Digests of the user's own modules that are loaded now, by their paths in the folder. Left out are
     installed packages, unless the factory is in one, and the standard library.
 
-    A module that is loaded stays what it was when its file is changed: its digest is the file's when this
-    process first asked for it."""
+    A module that is loaded stays what it was when its file is changed or goes: its digest is the file's when
+    this process first asked for it."""
     folder = _folder(factory) if factory else None
     if folder is None or folder.name in INSTALLED:  # beside one installed module are other packages
         return {}
     inside, standard = (os.path.join(path, "") for path in (folder, sysconfig.get_path("stdlib")))
     found: dict[str, str] = {}
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():  # in one step: another thread may be importing
         file = names_in(module).get("__file__")
         if not file or not file.startswith(inside) or file.startswith(standard):
             continue
         path = Path(file).relative_to(folder)
         own = name.partition(".")[0] not in NOT_OF_THE_MODEL and INSTALLED.isdisjoint(path.parts)
-        if own and os.path.isfile(file):
-            found[path.as_posix()] = _digest_when_loaded(file)
+        if own and (file in _when_loaded or os.path.isfile(file)):
+            if file not in _when_loaded:
+                _when_loaded[file] = file_digest(file)
+            found[path.as_posix()] = _when_loaded[file]
     return found
 
 
@@ -120,8 +124,3 @@ def file_digest(path: str) -> str:
 def _digest_of_state(path: str, modified_ns: int, size: int) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@cache
-def _digest_when_loaded(path: str) -> str:
-    return file_digest(path)

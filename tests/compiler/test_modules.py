@@ -3,13 +3,16 @@ them, and a bundle is found where the modules lie elsewhere."""
 
 from __future__ import annotations
 
+import gc
 import importlib.util
+import itertools
 import json
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -159,6 +162,40 @@ def test_a_module_that_waits_to_be_loaded_is_left_alone(
     assert set(modules.loaded("does_not_wait:f")) == {"waits_to_be_loaded.py", "does_not_wait.py"}
     assert "SCALE" not in modules.names_in(module)
     assert module.SCALE == 2
+
+
+def test_a_helper_whose_file_has_gone_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "asks_for_help.py").write_text("import gives_help\n")
+    helper = tmp_path / "gives_help.py"
+    helper.write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    __import__("asks_for_help")
+    assert not modules.changed("asks_for_help:f")
+    helper.unlink()
+    assert modules.changed("asks_for_help:f")
+    helper.write_text("")
+    assert not modules.changed("asks_for_help:f")
+
+
+def test_modules_are_told_while_others_are_being_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "loads_beside.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    __import__("loads_beside")
+    numbers = itertools.count()
+
+    def load_another(phase: str, info: dict[str, int]) -> None:
+        monkeypatch.setitem(sys.modules, f"loaded_by_another_thread_{next(numbers)}", ModuleType("another"))
+
+    before = gc.get_threshold()
+    gc.callbacks.append(load_another)  # where the interpreter may give its thread's turn to another's
+    gc.set_threshold(1)
+    try:
+        assert set(modules.loaded("loads_beside:f")) == {"loads_beside.py"}
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(load_another)
 
 
 def test_folders_without_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
