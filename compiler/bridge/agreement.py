@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import copy
 import itertools
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -29,6 +30,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 _FLOORS = {torch.float16: 1e-4, torch.bfloat16: 1e-4, torch.float32: 1e-6, torch.float64: 1e-12}
 RATIO = 1.5
 _LARGEST_DRAW = 40  # sizes above cost time and show nothing that an odd size below does not
+_MOST_ELEMENTS = 1 << 22  # of an input: of many axes, sizes of 40 are more than memory holds
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,20 @@ def draw_sizes(signature: Signature, count: int, seed: int) -> list[dict[str, in
             if turn < len(edge):
                 bindings.append({**{s: _between(dims[s], draw) for s in dims}, symbol: edge[turn]})
     bindings += ({s: _between(dim, draw) for s, dim in dims.items()} for _ in itertools.repeat(None, count))
-    related = [_related(signature, binding) for binding in bindings]
+    related = [_related(signature, _bounded(signature, dims, binding)) for binding in bindings]
     distinct = list({tuple(sorted(b.items())): b for b in related}.values())
     return distinct[: max(count, 3 + len(dims))]
+
+
+def _bounded(signature: Signature, dims: Mapping[str, Dim], sizes: dict[str, int]) -> dict[str, int]:
+    """These sizes, the largest of them halved for as long as an input has too many elements."""
+    while any(math.prod(shape) > _MOST_ELEMENTS for shape in shapes_of(signature, sizes).values()):
+        largest = max(sizes, key=lambda symbol: sizes[symbol] - dims[symbol].low)
+        smaller = dims[largest].nearest(sizes[largest] // 2)
+        if smaller >= sizes[largest]:
+            break  # they are the least there are
+        sizes = {**sizes, largest: smaller}
+    return sizes
 
 
 def _related(signature: Signature, sizes: dict[str, int]) -> dict[str, int]:
