@@ -12,8 +12,18 @@ import sys
 import sysconfig
 from collections.abc import Mapping
 from functools import lru_cache
-from importlib.machinery import ModuleSpec
+from importlib.machinery import (
+    BYTECODE_SUFFIXES,
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    ModuleSpec,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from dlcb.compiler.errors import CaptureError
@@ -22,6 +32,7 @@ INSTALLED = frozenset({"site-packages", "dist-packages"})  # other people's modu
 NOT_OF_THE_MODEL = frozenset({"__main__", "__mp_main__", "dlcb"})  # the compiler's own sources are in the key
 
 _when_loaded: dict[str, str] = {}  # digests of files, by their paths
+_folders: set[str] = set()  # whose modules are loaded from their text; each ends with a slash
 
 
 def factory_file(factory: str) -> str:
@@ -37,12 +48,54 @@ def factory_file(factory: str) -> str:
     return os.path.abspath(spec.origin)
 
 
+class _FromText(SourceFileLoader):
+    """Reads a module's text and notes the digest of what it has read. Bytecode that Python has kept is not
+    looked at: it is taken for any file of that size which was changed in that second."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        text = self.get_data(path)
+        _when_loaded[path] = hashlib.sha256(text).hexdigest()
+        return self.source_to_code(text, path)
+
+
+def _finder(path: str) -> FileFinder:
+    """Python's own finder for a folder, but for the loader of text. ImportError for one that is not the
+    user's."""
+    inside = os.path.join(os.path.abspath(path), "")
+    standard = os.path.join(sysconfig.get_path("stdlib"), "")
+    own = inside.startswith(tuple(_folders)) and not inside.startswith(standard)
+    if not own or not os.path.isdir(path) or not INSTALLED.isdisjoint(Path(inside).parts):
+        raise ImportError(f"'{path}' is no folder of the user's modules")
+    extensions, bytecode = (
+        (ExtensionFileLoader, EXTENSION_SUFFIXES),
+        (SourcelessFileLoader, BYTECODE_SUFFIXES),
+    )
+    return FileFinder(path, extensions, (_FromText, SOURCE_SUFFIXES), bytecode)
+
+
+def load_from_text(factory: str) -> None:
+    """From now on this process loads the user's modules from their text as it is at that moment. CaptureError
+    when there is no module of the factory."""
+    file = Path(factory_file(factory))
+    packages = factory.partition(":")[0].count(".") + (file.stem == "__init__")
+    inside = os.path.join(file.parents[packages], "")  # where Python looks for the outermost package
+    if inside in _folders:
+        return
+    _folders.add(inside)
+    if _finder not in sys.path_hooks:
+        sys.path_hooks.insert(0, _finder)
+    for path in sys.path_importer_cache.copy():
+        if os.path.join(os.path.abspath(path), "").startswith(inside):
+            sys.path_importer_cache.pop(path, None)
+
+
 def loaded(factory: str | None) -> dict[str, str]:
     """Digests of the user's own modules that are loaded now, by their paths in the folder. Left out are
     installed packages, unless the factory is in one, and the standard library.
 
-    A module that is loaded stays what it was when its file is changed or goes: its digest is the file's when
-    this process first asked for it."""
+    A module that is loaded stays what it was when its file is changed or goes: its digest is that of the text
+    which was loaded (see `load_from_text`), or the file's when this process first asked for it."""
     folder = _folder(factory) if factory else None
     if folder is None or folder.name in INSTALLED:  # beside one installed module are other packages
         return {}

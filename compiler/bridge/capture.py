@@ -26,7 +26,7 @@ from dlcb.compiler.bridge.places import short
 from dlcb.compiler.bridge.record import Trace, Unrecordable, record
 from dlcb.compiler.bridge.unchanged import unchanged
 from dlcb.compiler.errors import CaptureError, CompilerError
-from dlcb.compiler.modules import loaded
+from dlcb.compiler.modules import load_from_text, loaded
 from dlcb.compiler.source import ModelSource
 
 _TORCH = f"{Path(torch.__file__).parent}/"
@@ -45,6 +45,8 @@ def load_module(source: ModelSource) -> nn.Module:
     if source.factory is None:
         raise CaptureError(f"model '{source.name}' has no factory", stage="capture")
     module_name, _, function_name = source.factory.partition(":")
+    with contextlib.suppress(CaptureError):  # where there is no such module importing it says so
+        load_from_text(source.factory)
     with user_code(f"factory '{source.factory}'"):
         factory = getattr(importlib.import_module(module_name), function_name)
         arguments = dict(source.arguments)

@@ -4,13 +4,16 @@ them, and a bundle is found where the modules lie elsewhere."""
 from __future__ import annotations
 
 import gc
+import importlib
 import importlib.util
 import itertools
 import json
 import os
+import py_compile
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
@@ -196,6 +199,57 @@ def test_modules_are_told_while_others_are_being_loaded(
     finally:
         gc.set_threshold(*before)
         gc.callbacks.remove(load_another)
+
+
+@pytest.fixture
+def hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What importing is made of, as it was when the test ends."""
+    monkeypatch.setattr(sys, "path_hooks", list(sys.path_hooks))
+    monkeypatch.setattr(modules, "_folders", set())
+
+
+@pytest.mark.parametrize("package", [False, True])
+@pytest.mark.usefixtures("hooks")
+def test_bytecode_of_other_text_is_not_taken_for_a_modules(
+    package: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"changed_within_a_second_{package}"
+    file = tmp_path / name / "__init__.py" if package else tmp_path / f"{name}.py"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("SCALE = 2\n")
+    py_compile.compile(str(file))
+    modified = file.stat().st_mtime_ns
+    file.write_text("SCALE = 3\n")
+    os.utime(file, ns=(modified, modified))
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.util.find_spec("there_is_no_such_module")  # Python remembers a finder for each folder
+    modules.load_from_text(f"{name}:f")
+    assert importlib.import_module(name).SCALE == 3
+
+
+@pytest.mark.usefixtures("hooks")
+def test_a_change_just_after_loading_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "changed_at_once.py"
+    file.write_text("SCALE = 2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    modules.load_from_text("changed_at_once:f")
+    __import__("changed_at_once")
+    file.write_text("SCALE = 10\n")
+    assert modules.changed("changed_at_once:f")
+
+
+@pytest.mark.usefixtures("hooks")
+def test_installed_modules_are_loaded_as_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    (tmp_path / "loaded_from_text.py").write_text("")
+    (installed / "loaded_as_ever.py").write_text("")
+    monkeypatch.syspath_prepend(installed)
+    monkeypatch.syspath_prepend(tmp_path)
+    modules.load_from_text("loaded_from_text:f")
+    modules.load_from_text("loaded_as_ever:f")
+    kinds = [type(importlib.util.find_spec(f"loaded_{how}").loader) for how in ("as_ever", "from_text")]
+    assert kinds[0] is SourceFileLoader and kinds[1] is not SourceFileLoader
 
 
 def test_folders_without_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
