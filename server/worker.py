@@ -146,8 +146,12 @@ class Worker:
         """Let one model that has run record one hot plan."""
         handle = next(iter(self._ran))
         model = self._models.get(handle)
-        with self._running:
-            recorded = model is not None and model.promote()
+        try:
+            with self._running:
+                recorded = model is not None and model.promote()
+        except OF_USERS_CODE:  # jobs are answered without
+            log.error("a hot plan was not recorded", exc_info=True, extra={"fields": {"model": handle}})
+            recorded = False
         if not recorded:
             self._ran.discard(handle)
 

@@ -6,6 +6,7 @@ as a whole, since freeing one graph may free nothing.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakSet
@@ -89,13 +90,19 @@ class Recorder:
         plan = executor.hottest(self._least_runs, self._least_launches)
         if plan is None:
             return False
-        inputs = self._fixed_inputs(executor, plan)
-        copied = sum(tensor.nbytes for tensor in inputs) + executor.output_bytes(plan.concrete)
+        shapes = executor.input_shapes(plan.concrete)
+        kinds = [TORCH[given.dtype] for given in executor.program.inputs]
+        read = sum(math.prod(shape) * kind.itemsize for shape, kind in zip(shapes, kinds, strict=True))
+        copied = read + executor.output_bytes(plan.concrete)
         worth_copying = max(_COPIED_ANYWAY, plan.launches * _COPIED_A_LAUNCH)
         if copied > min(self._copied_bytes, worth_copying):
             plan.recordable = False
             return self.promote(executor)
         try:
+            inputs = [
+                torch.zeros(shape, dtype=kind, device=self._device)
+                for shape, kind in zip(shapes, kinds, strict=True)
+            ]
             plan.give_way(self._record(executor, plan, inputs))
         except (
             RuntimeError
@@ -116,14 +123,6 @@ class Recorder:
         self._memory, self._pool = SharedArena(self._device), torch.cuda.MemPool()
         self.bytes = 0
         self.drops += 1
-
-    def _fixed_inputs(self, executor: Executor, plan: Plan) -> list[torch.Tensor]:
-        shapes = executor.input_shapes(plan.concrete)
-        kinds = [TORCH[given.dtype] for given in executor.program.inputs]
-        return [
-            torch.zeros(shape, dtype=kind, device=self._device)
-            for shape, kind in zip(shapes, kinds, strict=True)
-        ]
 
     def _record(self, executor: Executor, plan: Plan, inputs: Sequence[torch.Tensor]) -> RecordedPlan:
         before = torch.cuda.memory_reserved(self._device)

@@ -154,6 +154,32 @@ def test_where_jobs_never_cease_a_plan_is_recorded_once_in_a_while(front: Front)
     front.reply()
 
 
+@pytest.mark.parametrize("front", ["cuda:0"], indirect=True)
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_job_outlives_a_recording_that_takes_long_or_fails(
+    fails: bool, front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, goes_on = threading.Event(), threading.Event()
+
+    def promote() -> bool:
+        began.set()
+        goes_on.wait(30)
+        if fails:
+            raise RuntimeError("told to fail")
+        return False
+
+    monkeypatch.setattr(front.model, "promote", promote)
+    front.send(1, numpy.zeros((1, 1), "float32"))
+    assert front.reply()["batch"] == 1
+    assert began.wait(30)  # no job waited then
+    for number in (2, 3):
+        front.send(number, numpy.zeros((1, number), "float32"))
+    goes_on.set()
+    for number in (2, 3):
+        assert front.reply()["outputs"][0][4] == [1, number]
+    until(lambda: not front.worker._ran)
+
+
 @pytest.mark.parametrize("front", ["cpu"], indirect=True)
 def test_a_worker_looks_for_the_next_job_when_told_to(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[float] = []
