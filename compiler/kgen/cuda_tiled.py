@@ -68,14 +68,16 @@ class Tiled(Cuda):
         width = self.variant.width
         threads = WARP // width
         here = first_of(self.lane) if width > 1 else self.lane
-        turn = Scope(tile, frozenset((here, self.across)))
+        turn = Scope(tile, frozenset())
         inside = self._place(turn, self.lane, self.across, threads)
-        chunk = Scope(turn, frozenset())
+        chunk = Scope(
+            turn, frozenset((here, self.across))
+        )  # what is read at these coordinates may lie outside
         lanes = Lanes(chunk, frozenset((self.lane,)), lane=self.lane, first=here) if width > 1 else chunk
         column, row = self._place_in_tile(self.lane, threads)
         for number, node in enumerate(nodes):
             place = f"[{row} + lane][{column}]" if width > 1 else f"[{row}][{column}]"
-            (lanes if width > 1 else turn).names[node] = f"tile{number}{place}", ATOM
+            (lanes if width > 1 else chunk).names[node] = f"tile{number}{place}", ATOM
         after = self._store(self.nest.elements, chunk, lanes)
         self._unroll(chunk, lanes)
         chunk.lines.extend(after)

@@ -19,6 +19,7 @@ from dlcb.compiler.kgen.variants import ACCESS
 ROOM = 1 << 20  # bytes on both sides of a buffer that belong to no other
 _HALF = 1 << 63  # of all addresses, those that programs have
 OPTIONS = (
+    "-fno-tree-sink",  # a load that stands before its guard is not moved behind it
     "-fsanitize=kernel-address",  # the calls alone, without a library or memory of its own
     *("--param=asan-instrumentation-with-call-threshold=0", "--param=asan-stack=0", "--param=asan-globals=0"),
     "-fno-tree-sra",  # which makes several accesses of one

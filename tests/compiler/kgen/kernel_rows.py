@@ -313,6 +313,12 @@ ROWS: dict[str, Row] = {
         lambda p: p.add(p.permute(p.tensor("x", "n m"), order=(1, 0)), p.tensor("y", "m n")),
         sizes("n m", "3 5", "70 33", "8 4", "72 132"),
     ),
+    "transposed_beside_columns": Row(
+        lambda p: p.add(
+            p.add(p.permute(p.tensor("x", "n m"), order=(1, 0)), p.tensor("y", "m 1")), p.tensor("z", "n")
+        ),
+        sizes("n m", "3 5", "70 33", "8 4", "72 132"),
+    ),
     "transposed_batch": Row(
         lambda p: p.exp(p.permute(p.tensor("x", "b n m", FLOAT16), order=(0, 2, 1))),
         sizes("b n m", "2 3 5", "1 1 1", "3 65 40", "2 136 72"),
