@@ -125,19 +125,29 @@ def names_in(module: object) -> Mapping[str, Any]:
 
 def unchanged(factory: str | None, digests: Mapping[str, str]) -> bool:
     """Whether the files are as they were when `loaded` gave these digests, here or on another machine."""
+    return not _others(factory, digests)
+
+
+def changed(factory: str | None) -> list[str]:
+    """Paths, in the factory's folder, of modules of the user's that this process has loaded and that are
+    others by now, of which it sees nothing: only another process loads them anew. CaptureError when the
+    factory's own is gone."""
+    return _others(factory, loaded(factory))
+
+
+def _others(factory: str | None, digests: Mapping[str, str]) -> list[str]:
+    """Of these files those that are gone or have other digests."""
     if not factory or not digests:
-        return True
+        return []
     folder = _folder(factory)
+    return sorted(path for path, digest in digests.items() if _digest_now(folder / path) != digest)
+
+
+def _digest_now(path: Path) -> str:
     try:
-        return all(file_digest(str(folder / path)) == digest for path, digest in digests.items())
+        return file_digest(str(path))
     except CaptureError:
-        return False
-
-
-def changed(factory: str | None) -> bool:
-    """Whether modules of the user's that this process has loaded are others by now, of which it sees
-    nothing: only another process loads them anew."""
-    return not unchanged(factory, loaded(factory))
+        return ""
 
 
 def _spec(module: str) -> ModuleSpec | None:

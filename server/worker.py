@@ -292,11 +292,11 @@ class Worker:
             stale = changed(source.factory)
             code = file_digest(factory_file(source.factory)) if source.factory else ""
         except CompilerError:  # the file is gone
-            stale, code = False, ""
+            stale, code = [], ""
         if stale:
             raise CompilerError(
-                f"the code of factory '{source.factory}' has changed since a worker ran it, which sees no "
-                "change: restart the server",
+                f"'{stale[0]}', in the folder of factory '{source.factory}', has changed since a worker "
+                "loaded it, which sees no change: restart the server",
                 stage="load",
             )
         if code != compiled:

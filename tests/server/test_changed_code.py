@@ -97,7 +97,11 @@ def test_where_a_worker_has_run_the_old_code_a_load_is_refused(launch: Start, co
     with server.client() as client:
         code.write_text("WORD = 'changed'\n")
         refused = load(client)
-        assert refused.status_code == 500 and "'wordy:identity' has changed" in refused.json()["error"]
+        assert (
+            refused.status_code == 500
+            and "'wordy.py', in the folder of factory 'wordy:identity', has changed"
+            in refused.json()["error"]
+        )
         assert word(client) == "old"
         assert client.post("/v2/models/identity/infer", content=body(5)).status_code == 200
 
