@@ -178,17 +178,7 @@ def library(text: str, kernels: Iterable[Kernel]) -> ctypes.CDLL:
     """`text`, in which `kernels` stand, as a library for the CPU."""
     own = re.sub(r"#include <cuda_\w+.h>", "", text)
     text = "\n".join([_HEADER, CHECKS, own, *map(_entry, {k.name: k for k in kernels}.values())])
-    options = [
-        "-x",
-        "c++",
-        "-std=c++20",
-        "-w",
-        "-O1",
-        "-fno-tree-sink",
-        "-ffp-contract=fast",
-        "-fno-strict-aliasing",
-        *OPTIONS,
-    ]
+    options = ["-x", "c++", "-std=c++20", "-w", "-O1", "-ffp-contract=fast", "-fno-strict-aliasing", *OPTIONS]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "unit.so"
         command = ["g++", *options, "-shared", "-fPIC", "-", "-o", str(path)]
