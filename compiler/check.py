@@ -33,7 +33,7 @@ from dlcb.compiler.bridge.generalize import exported_sizes
 from dlcb.compiler.bridge.record import Trace
 from dlcb.compiler.disagreement import beyond_chance, in_words, write_reproduction
 from dlcb.compiler.errors import IndexRangeError, RequestError
-from dlcb.compiler.refused import Refusal, refusals
+from dlcb.compiler.refused import Refusal, refusals, too_small
 from dlcb.compiler.signature import Signature
 from dlcb.compiler.source import ModelSource
 from dlcb.compiler.thunks.eager import refusal_words
@@ -41,6 +41,8 @@ from dlcb.compiler.thunks.model import CompiledModel, load_model
 from dlcb.kernel_cache import Store
 
 logger = logging.getLogger("dlcb.compiler.check")
+
+_SEEDS = 3  # of inputs that must all be refused where values may be at fault
 
 
 @dataclass(frozen=True)
@@ -145,15 +147,19 @@ class Answers:
             warnings.simplefilter("ignore")  # the model's own, at values that nobody asked for
             return far_deviations(self.source, shapes_of(self.signature, sizes), names, self.device, calls)
 
-    def refuses(self, sizes: Mapping[str, int]) -> bool:
-        """Whether PyTorch refuses the model at these sizes."""
+    def refuses(self, sizes: Mapping[str, int], seed: int = 0) -> bool:
+        """Whether PyTorch refuses the model at these sizes, with the inputs of `seed`."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                self._eager(self.inputs(sizes, 0))
+                self._eager(self.inputs(sizes, seed))
         except Exception:  # the user's code may raise anything
             return True
         return False
+
+    def always_refuses(self, sizes: Mapping[str, int]) -> bool:
+        """Whether it does with whichever values were tried."""
+        return all(self.refuses(sizes, seed) for seed in range(_SEEDS))
 
     def _eager(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """PyTorch's outputs; a ValueError where it leaves some out, as attention does with its weights over
@@ -169,11 +175,13 @@ class Answers:
 @dataclass
 class Trials:
     """What calls at several sizes showed. `refused` are those that our program answered and PyTorch refuses,
-    with its words; `last_words` are what it said last."""
+    with its words; `inside` those that a call of PyTorch's within the program refused as well, where values
+    may be at fault. `last_words` are what it said last."""
 
     deviations: list[Deviation] = field(default_factory=list)
     accepted: list[Mapping[str, int]] = field(default_factory=list)
     refused: list[tuple[Mapping[str, int], str]] = field(default_factory=list)
+    inside: list[tuple[Mapping[str, int], str]] = field(default_factory=list)
     last_words: str = ""
     out_of_range: IndexRangeError | None = None  # of a value that the declared range allowed
 
@@ -205,8 +213,9 @@ def check(
         if artifact.report.unproven:
             sure = [sizes for sizes in sure if not answers.far(model, sizes)]
         confirmed = [tuple(shapes_of(model.signature, sizes).values()) for sizes in sure]
-        limits = tuple(refusals(trials.refused, trials.accepted, answers.refuses))
-        return Verdict("", limits, notes, tuple(dict.fromkeys(confirmed)))
+        limits = refusals(trials.refused, trials.accepted, answers.refuses)
+        limits += too_small(trials.inside, trials.accepted, answers.always_refuses)
+        return Verdict("", tuple(limits), notes, tuple(dict.fromkeys(confirmed)))
     logger.error("%s is served by eager PyTorch: %s", source.name, reason)
     return Verdict(reason)
 
@@ -237,7 +246,8 @@ def _try(model: CompiledModel, answers: Answers, asked: Sequence[Answer]) -> Tri
                 except IndexRangeError as wrong:
                     found.out_of_range = wrong
                 except RequestError:
-                    pass
+                    if _is_served(model, answer.sizes):
+                        found.inside.append((answer.sizes, answer.refusal))
                 except Exception:  # no guard of ours says so, and it would fail in another way
                     found.refused.append((answer.sizes, answer.refusal))
                 continue
@@ -253,6 +263,14 @@ def _try(model: CompiledModel, answers: Answers, asked: Sequence[Answer]) -> Tri
             else:
                 found.deviations += deviations(shapes, names, ours, answer.eager, answer.exact)
     return found
+
+
+def _is_served(model: CompiledModel, sizes: Mapping[str, int]) -> bool:
+    """Whether no guard of ours keeps these sizes from the program."""
+    try:
+        return model.plan(shapes_of(model.signature, sizes)).tier != "eager"
+    except RequestError:
+        return False
 
 
 def _failed(shapes: Mapping[str, tuple[int, ...]], error: Exception) -> Deviation:

@@ -43,6 +43,20 @@ def refusals(
     return found
 
 
+def too_small(
+    refused: Sequence[tuple[Sizes, str]], accepted: Sequence[Sizes], refuses: Callable[[Sizes], bool]
+) -> list[Refusal]:
+    """As `refusals`, of sizes whose values may be at fault: only where one that is smaller than any accepted
+    is refused alone, whatever the values."""
+    smaller = [
+        (sizes, said)
+        for sizes, said in refused
+        if any(all(value < other[name] for other in accepted) for name, value in sizes.items())
+        and refuses(sizes)
+    ]
+    return [found for found in refusals(smaller, accepted, refuses) if found.least]
+
+
 def _refusal(
     sizes: dict[str, int],
     base: Sizes,

@@ -15,7 +15,7 @@ from torch import nn
 
 from dlcb.compiler.artifact import Artifact
 from dlcb.compiler.driver import Compilation, compile_model, load_model
-from dlcb.compiler.errors import IndexRangeError, RequestError
+from dlcb.compiler.errors import ContractError, IndexRangeError, RequestError
 from dlcb.compiler.expr.node import size
 from dlcb.compiler.refused import Refusal, narrowed, refusals
 from dlcb.compiler.report import DimLine, Report
@@ -85,6 +85,24 @@ class LookUp(nn.Module):
         return self.table(ids)
 
 
+class Recurrent(nn.Module):
+    """PyTorch runs it within the program."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = nn.GRU(4, 3, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.steps(x)[0] * 2
+
+
+class Factors(nn.Module):
+    """PyTorch refuses its values, not its sizes."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.cholesky(x) + 1
+
+
 class WithAGap(nn.Module):
     def forward(
         self, x: torch.Tensor, scale: torch.Tensor | None = None, y: torch.Tensor | None = None
@@ -108,7 +126,8 @@ def program(name: str) -> nn.Module:
 
 def module(name: str) -> nn.Module:
     torch.manual_seed(0)
-    return {each.__name__: each for each in (Never, EachTimeMore, WithAGap, WithWeights, LookUp)}[name]()
+    known = (Never, EachTimeMore, WithAGap, WithWeights, LookUp, Recurrent, Factors)
+    return {each.__name__: each for each in known}[name]()
 
 
 def compiled(
@@ -147,6 +166,22 @@ def test_the_least_size_is_in_the_report_and_the_signature(tmp_path: Path) -> No
     line = compilation.report.dims[0]
     assert (line.low, line.reason) == (1, "a branch: n != 0")
     assert compilation.signature.inputs[0].dims[0].low == 1
+
+
+def test_the_least_size_of_a_call_within_the_program_is_in_the_signature(tmp_path: Path) -> None:
+    compilation, call = compiled(tmp_path, "module", "Recurrent", ("b", "n", 4))
+    batch, length, _ = compilation.report.dims
+    assert (batch.low, length.low) == (0, 1)
+    assert length.reason.startswith("PyTorch refuses n = 0: Expected sequence length to be larger than 0")
+    with pytest.raises(ContractError, match=r"must be at least 1 .* nearest legal shape \[2, 1, 4\]"):
+        compilation.signature.check({"x": (2, 0, 4)}, {"x": "float32"})
+    assert call(torch.ones(0, 3, 4))[0].shape == (0, 3, 3)
+
+
+def test_values_that_a_call_within_the_program_refuses_limit_no_size(tmp_path: Path) -> None:
+    compilation, call = compiled(tmp_path, "module", "Factors", ("n", "n"))
+    assert (compilation.report.dims[0].low, compilation.report.guards) == (0, ())
+    torch.testing.assert_close(call(torch.eye(3))[0], torch.eye(3) + 1)
 
 
 def test_what_is_known_besides_is_kept_and_what_no_longer_holds_is_not() -> None:
