@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from dlcb.compiler.bench.kernels import kernel_sources
 from dlcb.compiler.bridge.agreement import random_inputs
+from dlcb.compiler.bridge.declared import NO_WISH
 from dlcb.compiler.errors import CaptureError, UnknownName
 from dlcb.compiler.source import InputDeclaration, ModelSource
 
@@ -53,7 +54,7 @@ def _source(
 def case_inputs(case: Case, sizes: Mapping[str, int], device: str, seed: int) -> dict[str, torch.Tensor]:
     """Random inputs of these sizes, masks filled as the case says."""
     shapes = {
-        d.name: tuple(sizes[s] if isinstance(s, str) else s for s in d.shape or ())
+        d.name: tuple(sizes[s.removesuffix(NO_WISH)] if isinstance(s, str) else s for s in d.shape or ())
         for d in case.source.inputs
     }
     inputs = random_inputs(case.source, shapes, seed)
