@@ -33,11 +33,13 @@ Progress = Callable[[str, str, float], None]
 
 
 class LoadFailed(ServerError):
-    """A model did not compile or load; `cause` is the error of the stage that failed."""
+    """A model did not compile or load; `cause` is the error of the stage that failed, whose status it has."""
 
     def __init__(self, message: str, cause: Exception) -> None:
         super().__init__(message)
         self.cause = cause
+        if isinstance(cause, ServerError):
+            self.status = cause.status
 
 
 class Registry:

@@ -25,6 +25,7 @@ from dlcb.server.types import State
 RESTART_PAUSE = 0.5  # seconds before a worker that died while starting is tried again; doubled each time
 RESTART_PAUSE_LIMIT = 30.0
 REPLACEMENT_SECONDS = 20.0  # that requests wait for a new worker when none is left
+DRAIN_STEP = 0.01  # seconds between looks at a worker that is going
 COMPILED_AGAIN = 2  # times that an artifact which a worker does not find is made anew
 NO_WORKER = "no worker is running; a new one is being started"
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -38,6 +39,12 @@ class WorkerError(ServerError):
 
 class ArtifactGone(WorkerError):
     """A worker found no artifact, or only a part of one: somebody emptied the cache."""
+
+
+class OldCode(WorkerError):
+    """A worker has run a factory's code before it changed, and sees no change."""
+
+    status = 409
 
 
 class Supervisor:
@@ -72,6 +79,10 @@ class Supervisor:
         self._planning: dict[tuple[WorkerProcess, int], asyncio.Future[dict[str, Any]]] = {}
         self._counting: dict[WorkerProcess, deque[asyncio.Future[None]]] = {}
         self._coming: set[WorkerProcess] = set()
+        self._going: set[WorkerProcess] = (
+            set()
+        )  # another has taken their place; they end what they have begun
+        self._succession = asyncio.Lock()
         self._replacing = 0  # workers that are to come, whether their process runs already or not
         self._outage: asyncio.TimerHandle | None = None
         self._tickets = 0
@@ -95,8 +106,8 @@ class Supervisor:
         self._refill()
 
     async def load(self, model: ServedModel) -> float:
-        """Load a compiled model in every worker; seconds of the slowest. WorkerError when one of them
-        fails, NotReady when there is none."""
+        """Load a compiled model in every worker; seconds of the slowest. A worker that has run code which
+        has changed since is replaced. WorkerError when one of them fails, NotReady when there is none."""
         if not self._workers:
             raise NotReady(NO_WORKER, RETRY_AFTER)
         if self._host_memory is not None:
@@ -115,9 +126,7 @@ class Supervisor:
         self._loads[model.handle] = message
         self._models[model.handle] = model
         try:
-            return max(
-                await asyncio.gather(*(self._load_in(worker, model.handle) for worker in list(self._workers)))
-            )
+            return await self._load_in_all(model.handle)
         except WorkerError:
             self.unload(model)
             raise
@@ -188,10 +197,12 @@ class Supervisor:
 
     # Life of one worker
 
-    def _spawn(self) -> WorkerProcess:
+    def _spawn(self, gpu: int | None = None) -> WorkerProcess:
+        """Start a worker: on this GPU, by default on the one that has the fewest."""
         self._count += 1
-        used = [worker.gpu for worker in self._workers]
-        gpu = min(self._settings.gpus, key=used.count, default=None)
+        if gpu is None:
+            used = [worker.gpu for worker in self._workers]
+            gpu = min(self._settings.gpus, key=used.count, default=None)
         worker = WorkerProcess(self._count, self._options, self._settings.threads, gpu)
         loop = asyncio.get_running_loop()
         self._workers.append(worker)
@@ -203,14 +214,15 @@ class Supervisor:
     def _activate(self, worker: WorkerProcess) -> None:
         """Let the worker take jobs, if there are fewer than wanted that do."""
         lanes = self._batcher.lanes
-        if worker not in lanes and len(lanes) < self._settings.workers:
+        if worker not in lanes and worker not in self._going and len(lanes) < self._settings.workers:
             lanes.append(worker)
             if self._outage is not None:
                 self._outage.cancel()
             self._batcher.wake()
 
     def _refill(self) -> None:
-        missing = self._wanted - (len(self._workers) - len(self._coming)) - self._replacing
+        standing = len(self._workers) - len(self._coming) - len(self._going)
+        missing = self._wanted - standing - self._replacing
         for _ in range(missing):
             self._replacing += 1
             self._background(self._bring_up())
@@ -223,9 +235,7 @@ class Supervisor:
             worker = self._spawn()
             self._coming.add(worker)
             try:
-                await self._starting[worker]
-                while missing := [handle for handle in self._loads if handle not in worker.models]:
-                    await asyncio.gather(*(self._load_in(worker, handle) for handle in missing))
+                await self._fill(worker)
             except WorkerError as error:
                 log.error(
                     "a worker did not come up", extra={"fields": {"worker": worker.name, "error": str(error)}}
@@ -243,9 +253,92 @@ class Supervisor:
             self._activate(worker)
             return
 
+    async def _load_in_all(self, handle: int) -> float:
+        """Seconds of the slowest worker, or until those that know only old code have been replaced."""
+        workers = [worker for worker in self._workers if worker not in self._going]
+        found = await asyncio.gather(
+            *(self._load_in(worker, handle) for worker in workers), return_exceptions=True
+        )
+        old: dict[WorkerProcess, OldCode] = {}
+        for worker, outcome in zip(workers, found, strict=True):
+            if isinstance(outcome, OldCode):
+                old[worker] = outcome
+            elif isinstance(outcome, BaseException):
+                raise outcome
+        seconds = [outcome for outcome in found if isinstance(outcome, float)]
+        if old:
+            seconds.append(await self._replace(old))
+        return max(seconds, default=0.0)
+
+    async def _replace(self, old: Mapping[WorkerProcess, OldCode]) -> float:
+        """Start a successor of each of these workers with every model, and then let them take over; seconds
+        that took. OldCode when one of them does not come up: none takes over then."""
+        start = asyncio.get_running_loop().time()
+        async with self._succession:  # two loads may find the same worker
+            successors: dict[WorkerProcess, WorkerProcess] = {}
+            try:
+                for worker, error in old.items():
+                    if worker not in self._workers or worker in self._going:
+                        continue
+                    log.warning(
+                        "a worker is replaced",
+                        extra={"fields": {"worker": worker.name, "reason": str(error)}},
+                    )
+                    successors[worker] = new = self._spawn(worker.gpu)
+                    self._coming.add(new)
+                    try:
+                        await self._fill(new)
+                    except WorkerError as failure:
+                        raise OldCode(
+                            f"{worker.name} cannot load it: {error}; a new worker in its place did not come "
+                            f"up: {failure}; restart the server"
+                        ) from failure
+            except BaseException:
+                for new in successors.values():
+                    self._dismiss(new)
+                raise
+            for worker, new in successors.items():
+                self._coming.discard(new)
+                self._succeed(worker, new)
+        return asyncio.get_running_loop().time() - start
+
+    def _succeed(self, old: WorkerProcess, new: WorkerProcess) -> None:
+        """Jobs go to the new worker from now on. The old one ends when it has done those that it has; where
+        it died meanwhile it is being replaced already, and the new one is not needed."""
+        if old not in self._workers:
+            old = new
+        self._going.add(old)
+        if old in self._batcher.lanes:
+            self._batcher.lanes.remove(old)
+        for other in self._workers:
+            if other.models.issuperset(self._loads):
+                self._activate(other)
+        self._refill()
+        self._background(self._drain(old))
+
+    async def _drain(self, worker: WorkerProcess) -> None:
+        while worker.jobs or any(planner is worker for planner, _ticket in self._planning):
+            await asyncio.sleep(DRAIN_STEP)
+        self._dismiss(worker)
+        self._going.discard(worker)
+
+    def _dismiss(self, worker: WorkerProcess) -> None:
+        """End a worker that has no jobs."""
+        if worker in self._workers:
+            self._remove(worker)
+            worker.close()
+            self._background(asyncio.to_thread(worker.process.wait))
+            self._fail_waiters(worker, WorkerError(f"{worker.name} has ended"))
+
     def _refuse_without_worker(self) -> None:
         if not self._batcher.lanes and not self._closing:
             self._batcher.refuse_all(NO_WORKER)
+
+    async def _fill(self, worker: WorkerProcess) -> None:
+        """Wait until a new worker runs and holds every model. WorkerError when that fails."""
+        await self._starting[worker]
+        while missing := [handle for handle in self._loads if handle not in worker.models]:
+            await asyncio.gather(*(self._load_in(worker, handle) for handle in missing))
 
     async def _load_in(self, worker: WorkerProcess, handle: int) -> float:
         """Seconds that loading took. What is gone from the cache is compiled again, a few times."""
@@ -331,7 +424,8 @@ class Supervisor:
                 self._settle_load(worker, event)
                 loading.set_result(event["seconds"])
             else:
-                loading.set_exception((ArtifactGone if event["gone"] else WorkerError)(event["error"]))
+                kind_of_error = {"gone": ArtifactGone, "old code": OldCode}.get(event["why"], WorkerError)
+                loading.set_exception(kind_of_error(event["error"]))
         elif kind == "compile":
             self._background(self._compile_for(worker, event))
         elif kind == "planned":
@@ -436,6 +530,7 @@ class Supervisor:
         loop.remove_reader(worker.control_channel.fileno())
         self._workers.remove(worker)
         self._coming.discard(worker)
+        self._going.discard(worker)
         if worker in self._batcher.lanes:
             self._batcher.lanes.remove(worker)
 

@@ -254,7 +254,10 @@ class Worker:
                 os.nice(GENTLE)  # of this thread alone
         try:
             source = ModelSource.from_json(message["source"])
-            self._look_at_code(source, message["code"])
+            old = self._look_at_code(source, message["code"])
+            if old:
+                self._tell({"event": "failed", "handle": handle, "error": old, "why": "old code"})
+                return
             model = self._load_backend(
                 source,
                 message["artifact"],
@@ -266,13 +269,13 @@ class Worker:
             unpadded = self._check_padding(model, source, message["padding"])
         except CompilerError as error:
             failed = {"event": "failed", "handle": handle, "error": str(error)[:MESSAGE_KEPT]}
-            self._tell({**failed, "gone": isinstance(error, ArtifactError)})
+            self._tell({**failed, "why": "gone" if isinstance(error, ArtifactError) else ""})
         except OF_USERS_CODE as error:
             log.error(
                 "a model did not load", exc_info=True, extra={"fields": {"model": message["source"]["name"]}}
             )
             text = "".join(traceback.format_exception_only(error)).strip()
-            self._tell({"event": "failed", "handle": handle, "error": text[:MESSAGE_KEPT], "gone": False})
+            self._tell({"event": "failed", "handle": handle, "error": text[:MESSAGE_KEPT], "why": ""})
         else:
             self._models[handle] = model
             self._tell(
@@ -285,25 +288,26 @@ class Worker:
                 }
             )
 
-    def _look_at_code(self, source: ModelSource, compiled: str) -> None:
-        """CompilerError where PyTorch would run other code than what was compiled, since this process has
-        loaded that before it changed. Where it changes later nothing keeps the program from serving."""
+    def _look_at_code(self, source: ModelSource, compiled: str) -> str:
+        """What to say where PyTorch would run other code than what was compiled, since this process has
+        loaded that before it changed; else "". Where it changes later nothing keeps the program from
+        serving."""
         try:
             stale = changed(source.factory)
             code = file_digest(factory_file(source.factory)) if source.factory else ""
         except CompilerError:  # the file is gone
             stale, code = [], ""
         if stale:
-            raise CompilerError(
-                f"'{stale[0]}', in the folder of factory '{source.factory}', has changed since a worker "
-                "loaded it, which sees no change: restart the server",
-                stage="load",
+            return (
+                f"'{stale[0]}', in the folder of factory '{source.factory}', has changed since this worker "
+                "loaded it, which sees no change"
             )
         if code != compiled:
             log.warning(
                 "a factory's code has changed since its model was loaded: PyTorch runs the new",
                 extra={"fields": {"model": source.name, "factory": source.factory}},
             )
+        return ""
 
     def _check_padding(self, model: Any, source: ModelSource, described: dict[str, Any] | None) -> str:
         """Why requests are better not padded, "" where they may be."""

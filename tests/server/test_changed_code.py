@@ -1,16 +1,18 @@
-"""A factory whose code changes while a server runs: a load sees the change, or is refused with the reason; no
-version is ever part old and part new."""
+"""A factory whose code changes while a server runs: a load sees the change, in new workers where the old ones
+cannot; what is compiled is never part old and part new."""
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 
 import httpx
 import pytest
 
 from .conftest import Start
+from .eager_model import gate_of
 from .test_lifecycle import ADMIN, body, until, workers
 
 BACKEND = '''
@@ -92,18 +94,58 @@ def test_a_load_sees_changed_code(launch: Start, code: Path) -> None:
         assert client.post("/v2/models/identity/infer", content=body(5)).status_code == 200
 
 
-def test_where_a_worker_has_run_the_old_code_a_load_is_refused(launch: Start, code: Path) -> None:
-    server = launch(config(eager="true"))
+@pytest.mark.parametrize("spares", [0, 1])
+def test_workers_that_have_run_the_old_code_are_replaced_and_lose_no_request(
+    launch: Start, code: Path, spares: int
+) -> None:
+    server = launch(config(eager="true", function="gated").replace("spares: 0", f"spares: {spares}"))
+    (first,) = workers(server)[:1]
+    code.write_text("WORD = 'changed'\n")
+    gate = gate_of(server.process.pid, 1)
+    answers: dict[str, httpx.Response] = {}
+
+    def ask() -> None:
+        with server.client() as other:
+            answers["old"] = other.post("/v2/models/identity/infer", content=body(1))
+
+    def load_anew() -> None:
+        with server.client() as other:
+            answers["load"] = load(other)
+
+    threads = [threading.Thread(target=what) for what in (ask, load_anew)]
     with server.client() as client:
-        code.write_text("WORD = 'changed'\n")
+        threads[0].start()
+        until(Path(f"{gate}.begun").exists)
+        threads[1].start()
+        until(lambda: word(client) == "changed")
+        new = client.post("/v2/models/identity/infer", content=body(0))
+        assert new.status_code == 200 and first in workers(server)  # which still has its job
+        gate.touch()
+        for thread in threads:
+            thread.join()
+        assert {name: answer.status_code for name, answer in answers.items()} == {"old": 200, "load": 200}
+        until(lambda: len(workers(server)) == 1 + spares and first not in workers(server))
+        assert client.post("/v2/models/identity/infer", content=body(0)).status_code == 200
+        assert "dlcb_worker_restarts_total 0.0" in client.get("/metrics").text
+    gate.unlink()
+    Path(f"{gate}.begun").unlink()
+
+
+def test_where_no_new_worker_comes_up_the_load_is_refused_and_the_old_serve(
+    launch: Start, code: Path
+) -> None:
+    server = launch(config(eager="true"))
+    before = workers(server)
+    in_a_worker = "'dlcb.server.worker' in sys.orig_argv"
+    code.write_text(f"import sys\nWORD = 'changed'\nif {in_a_worker}: raise ImportError('not here')\n")
+    with server.client() as client:
         refused = load(client)
-        assert (
-            refused.status_code == 500
-            and "'wordy.py', in the folder of factory 'wordy:identity', has changed"
-            in refused.json()["error"]
-        )
+        said = refused.json()["error"]
+        assert refused.status_code == 409 and "not here" in said
+        assert "worker-1 cannot load it: 'wordy.py', in the folder of factory 'wordy:identity', has" in said
         assert word(client) == "old"
         assert client.post("/v2/models/identity/infer", content=body(5)).status_code == 200
+        assert workers(server) == before
 
 
 def test_a_worker_that_comes_later_says_that_the_code_has_changed(launch: Start, code: Path) -> None:
