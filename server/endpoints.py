@@ -4,9 +4,10 @@ endpoint turns words into a call of the registry and its answer into words; tens
 
 from __future__ import annotations
 
+import difflib
 import importlib.metadata
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,8 +127,8 @@ class Endpoints:
         parameters = _parameters(body)
         for key in parameters:
             if key == "config" or key.startswith("file:"):
-                raise BadRequest(f"parameter '{key}': {REFUSED_PARAMETERS}")
-        version = _version(parameters)
+                raise BadRequest(f"parameter '{key[:60]}': {REFUSED_PARAMETERS}")
+        version = _version(parameters, ("version",))
         repository = self.registry.repository
         found = repository.versions(name) if version is None else [repository.find(name, version)]
         for entry in found:
@@ -136,7 +137,7 @@ class Endpoints:
     async def unload(self, name: str, body: Any) -> None:
         """Unload the version that the parameters name, or every version."""
         self._allow()
-        await self.registry.unload(name, _version(_parameters(body)))
+        await self.registry.unload(name, _version(_parameters(body), ("version", "unload_dependents")))
 
     async def coverage(self, name: str, version: str | None = None) -> dict[str, Any]:
         """What the compiler proved: symbols and ranges, equalities, guards, the tier, why PyTorch runs the
@@ -316,7 +317,15 @@ def _parameters(body: Any) -> Mapping[str, Any]:
     return parameters
 
 
-def _version(parameters: Mapping[str, Any]) -> str | None:
+def _version(parameters: Mapping[str, Any], known: Sequence[str]) -> str | None:
+    """The version that is meant, None for all. BadRequest for a parameter that is not among the known: one
+    that is misspelt would mean all versions."""
+    for key in parameters:
+        if key not in known:
+            nearest = difflib.get_close_matches(key[:60], known, 1)
+            meant = f", did you mean '{nearest[0]}'?" if nearest else ";"
+            names = ", ".join(f"'{name}'" for name in known)
+            raise BadRequest(f"unknown parameter '{key[:60]}'{meant} known are {names}")
     version = parameters.get("version")
     if version is not None and not isinstance(version, str):
         raise BadRequest(f"parameter 'version' is {str(version)[:60]}, expected text in quotes")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+ADMIN = {"X-API-Key": "admin-key"}
 BODY = {"inputs": [{"name": "x", "shape": [2, 3], "datatype": "FP32", "data": [0.0] * 6}]}
 
 
@@ -92,6 +93,19 @@ def test_plan_runs_nothing(client: httpx.Client) -> None:
         response = client.post("/v1/models/mlp/plan", json=wrong)
         assert response.status_code == 400 and list(response.json()) == ["error"], wrong
         assert words in response.json()["error"]
+
+
+def test_a_parameter_of_load_or_unload_that_is_misspelt_means_no_version(client: httpx.Client) -> None:
+    for act, key, words in (
+        ("load", "versoin", "unknown parameter 'versoin', did you mean 'version'? known are 'version'"),
+        ("load", "zzz", "unknown parameter 'zzz'; known are 'version'"),
+        ("unload", "Version", "unknown parameter 'Version', did you mean 'version'? known are 'version', "),
+    ):
+        response = client.post(
+            f"/v2/repository/models/mlp/{act}", json={"parameters": {key: "2"}}, headers=ADMIN
+        )
+        assert response.status_code == 400 and words in response.json()["error"], response.text
+    assert client.get("/v2/models/mlp/ready").status_code == 200
 
 
 def test_coverage_counts_what_has_run_just_now(client: httpx.Client) -> None:
