@@ -185,9 +185,10 @@ def web_application(  # noqa: PLR0915 - a list of routes, one short function eac
 
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        allowed = (error.headers or {}).get("Allow")
         text = {
             404: f"there is no path '{request.url.path[:200]}'; GET / says where to go on",
-            405: f"{request.method} is not allowed here",
+            405: f"'{request.url.path[:200]}' takes {allowed or 'another method'}, found {request.method}",
         }
         value = {"error": text.get(error.status_code, str(error.detail))}
         return Response(orjson.dumps(value), error.status_code, error.headers, "application/json")

@@ -108,6 +108,17 @@ def test_a_parameter_of_load_or_unload_that_is_misspelt_means_no_version(client:
     assert client.get("/v2/models/mlp/ready").status_code == 200
 
 
+def test_another_method_is_told_the_right_one(client: httpx.Client) -> None:
+    for used, path, right in (
+        ("GET", "/v1/models/mlp/plan", "POST"),
+        ("POST", "/v1/models/mlp/explain", "GET"),
+        ("GET", "/v2/repository/index", "POST"),
+    ):
+        response = client.request(used, path)
+        assert (response.status_code, response.headers["allow"]) == (405, right)
+        assert response.json() == {"error": f"'{path}' takes {right}, found {used}"}
+
+
 def test_coverage_counts_what_has_run_just_now(client: httpx.Client) -> None:
     def plans() -> int:
         return int(client.get("/v1/models/identity/coverage").json()["counters"]["entries"])
