@@ -22,6 +22,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PlainValidator,
     ValidationError,
     field_validator,
     model_validator,
@@ -34,14 +35,33 @@ from dlcb.server.errors import ConfigError
 
 
 def _size_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ValueError(
+            f"'{_shortened(name)}' is no name of a dim: expected letters, digits and _, no digit first"
+        )
     if not may_name_a_size(name):
         raise ValueError(f"'{name}' means something in an expression, so no size is called so")
     return name
 
 
-Symbol = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), AfterValidator(_size_name)]
+def _dim(value: Any) -> str | int:
+    if type(value) is int and value >= 0:
+        return value
+    named = isinstance(value, str) and not re.fullmatch(r"[-+]?\d*", value)
+    if named:
+        return _size_name(value)
+    hint = "; a free dim has a name here, such as 'batch'" if str(value) == "-1" else ""
+    raise ValueError(
+        "expected a name for a free dim (letters, digits and _), or a number of at least 0, found "
+        f"{_shortened(repr(value))}{hint}"
+    )
+
+
+Symbol = Annotated[str, AfterValidator(_size_name)]
+FreeOrSize = Annotated[str | int, PlainValidator(_dim)]
 Reference = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+NAME_IN_WORDS = "expected letters, digits, '.', '_' and '-', the first a letter or digit"
 LONGEST_NAME = 100  # characters: name and version of a model are part of a file's name
 LEAST_RATE = 1e-6  # requests a second
 Size = Annotated[int, Field(ge=0, strict=True)]
@@ -57,6 +77,12 @@ EXPECTED = {  # in the words of YAML
     "float_parsing": "expected a number",
     "bool_parsing": "expected true or false",
     "bool_type": "expected true or false",
+}
+
+PATTERNS = {  # what a text must look like, by its key
+    "factory": "expected module:function",
+    "name": NAME_IN_WORDS,
+    "version": NAME_IN_WORDS,
 }
 
 
@@ -217,7 +243,7 @@ class Input(Section):
 
     name: str = Field(min_length=1)
     datatype: str
-    shape: Annotated[tuple[Symbol | Size, ...], Field(max_length=MAX_RANK)] | None = Field(
+    shape: Annotated[tuple[FreeOrSize, ...], Field(max_length=MAX_RANK)] | None = Field(
         description="a name is a free dim, null any rank"
     )
     values: tuple[float, float] | None = Field(
@@ -523,8 +549,8 @@ def _words_of(names: Iterable[str]) -> str:
 
 def _words(error: Mapping[str, Any]) -> str:
     message = EXPECTED.get(error["type"], error["msg"].removeprefix("Value error, "))
-    if error["type"] == "string_pattern_mismatch" and error["loc"][-1] == "factory":
-        message = "expected module:function"
+    if error["type"] == "string_pattern_mismatch":
+        message = PATTERNS[error["loc"][-1]]
     found = error.get("input")
     if error["type"] in ("missing", "value_error", "extra_forbidden") or isinstance(found, dict | list):
         return _one_line(message)
