@@ -86,6 +86,15 @@ PATTERNS = {  # what a text must look like, by its key
 }
 
 
+class BrokenAt(ValueError):
+    """A rule that keys of one section break together; `place` is the way from there to the one that is told
+    of it."""
+
+    def __init__(self, message: str, *place: str | int) -> None:
+        super().__init__(message)
+        self.place = place
+
+
 class Section(BaseModel):
     """A part of the file: unknown keys are errors, values do not change after reading."""
 
@@ -214,10 +223,12 @@ class Server(Section):
     @model_validator(mode="after")
     def _consistent(self) -> Server:
         if (self.tls_certificate is None) != (self.tls_key is None):
-            raise ValueError("tls_certificate and tls_key belong together")
-        for path in (self.tls_certificate, self.tls_key):
+            given = "tls_key" if self.tls_certificate is None else "tls_certificate"
+            raise BrokenAt("tls_certificate and tls_key belong together", given)
+        for key in ("tls_certificate", "tls_key"):
+            path = getattr(self, key)
             if path is not None and not path.is_file():
-                raise ValueError(f"there is no file {path}")
+                raise BrokenAt(f"there is no file {path}", key)
         return self
 
 
@@ -288,29 +299,34 @@ class Model(Section):
     @model_validator(mode="after")
     def _consistent(self) -> Model:
         if (self.factory is None) == (self.program is None):
-            raise ValueError("exactly one of 'factory' and 'program' must be given")
+            place = () if self.program is None else ("program",)
+            raise BrokenAt("exactly one of 'factory' and 'program' must be given", *place)
         inputs = [entry.name for entry in self.inputs]
         for names, what in ((inputs, "input"), (list(self.outputs), "output")):
-            twice = next((name for name in names if names.count(name) > 1), None)
-            if twice is not None:
-                raise ValueError(f"{what} '{twice}' is declared twice")
+            for index, name in enumerate(names):
+                if name in names[:index]:
+                    raise BrokenAt(f"{what} '{name}' is declared twice", f"{what}s", index)
         if "inflight_bytes" in self.limits.model_fields_set:
-            raise ValueError("limits: inflight_bytes counts over all models: it stands under server.limits")
+            raise BrokenAt(
+                "counts over all models: it stands under server.limits", "limits", "inflight_bytes"
+            )
         if self.batching.mask is not None and self.batching.mask not in inputs:
-            raise ValueError(
-                f"batching.mask: '{self.batching.mask}' is no input; inputs are {_words_of(inputs)}"
+            raise BrokenAt(
+                f"'{self.batching.mask}' is no input; inputs are {_words_of(inputs)}", "batching", "mask"
             )
         used = {dim for entry in self.inputs for dim in entry.shape or () if isinstance(dim, str)}
         for symbol, (low, high) in self.dims.items():
             if symbol not in used:
-                raise ValueError(f"dims: '{symbol}' stands in no input's shape")
+                raise BrokenAt(f"'{symbol}' stands in no input's shape", "dims", symbol)
             if high is not None and high < low:
-                raise ValueError(f"dims: '{symbol}' has the empty range {low} to {high}")
-        for sizes in self.bench:
+                raise BrokenAt(f"'{symbol}' has the empty range {low} to {high}", "dims", symbol)
+        for index, sizes in enumerate(self.bench):
             if isinstance(sizes, dict) and sizes.keys() != used:
-                raise ValueError(f"bench: expected sizes of {_words_of(used)}, found {_words_of(sizes)}")
+                raise BrokenAt(
+                    f"expected sizes of {_words_of(used)}, found {_words_of(sizes)}", "bench", index
+                )
             if isinstance(sizes, tuple) and all(entry.shape is not None for entry in self.inputs):
-                raise ValueError("bench: a shape is for inputs of any rank; give sizes by name")
+                raise BrokenAt("a shape is for inputs of any rank; give sizes by name", "bench", index)
         return self
 
     def source(self, folder: Path) -> ModelSource:
@@ -379,9 +395,11 @@ def read(
     except ValidationError as error:
         errors = error.errors()
         first = next((entry for entry in errors if entry["type"] == "extra_forbidden"), errors[0])
-        key = ".".join(str(part) for part in first["loc"] if not _is_branch(part)) or "file"
-        words = _unknown_key(first["loc"]) if first["type"] == "extra_forbidden" else _words(first)
-        raise ConfigError(f"{path}:{_line(tree, first['loc'])}: {key}: {words}") from error
+        broken = first.get("ctx", {}).get("error")
+        place = (*first["loc"], *(broken.place if isinstance(broken, BrokenAt) else ()))
+        key = ".".join(str(part) for part in place if not _is_branch(part)) or "file"
+        words = _unknown_key(place) if first["type"] == "extra_forbidden" else _words(first)
+        raise ConfigError(f"{path}:{_line(tree, place)}: {key}: {words}") from error
     except TypeError as error:  # a key that is not a string
         raise ConfigError(f"{path}:1: {error}") from error
     for place, rule in _broken_between(settings):

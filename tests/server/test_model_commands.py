@@ -192,7 +192,7 @@ def test_a_wrong_word_is_a_usage_error(config: Path, words: tuple[str, ...], lin
 
 def test_a_wrong_file_is_a_configuration_error(config: Path) -> None:
     config.write_text(CONFIG.replace("rows: 4, ", ""))
-    assert "models.yaml:3: models.0: bench: expected sizes of 'columns', 'rows', found 'columns'" in refused(
+    assert "models.yaml:8: models.0.bench.0: expected sizes of 'columns', 'rows', found 'columns'" in refused(
         2, "compile", "--config", config
     )
 
