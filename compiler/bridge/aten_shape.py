@@ -18,6 +18,7 @@ from dlcb.compiler.ir import ops
 from dlcb.compiler.ir.graph import Value
 
 _END = 1 << 40  # exported slices to the end carry the largest integer
+_WRITTEN = range(-2, 2)  # positions that are taken for the author's own, whatever the size of the axis
 
 # ---- reshape ---------------------------------------------------------------------------------------
 
@@ -136,6 +137,9 @@ def _repeat(e: Emit, x: Value, counts: Sequence[Size]) -> Value:
     x = e.reshape(x, ((1,) * (len(counts) - x.rank)) + x.shape)
     if all(isinstance(count, int) and count == 1 for count in counts):
         return x
+    for extent, count in zip(x.shape, counts, strict=True):
+        if isinstance(count, int) and count != 1:
+            e.unexplained(extent, f"the count {count}")
     return e.apply(ops.repeat, x, counts=tuple(as_expr(count) for count in counts))
 
 
@@ -150,6 +154,8 @@ def _repeat_interleave(
     if axis is None:
         x, axis = _flatten(e, x), 0
     axis = e.axis(axis, x.rank)
+    if isinstance(count, int) and count != 1:
+        e.unexplained(x.shape[axis], f"the count {count}")
     wide = e.unsqueeze(x, axis + 1)
     shape = (*x.shape[: axis + 1], as_expr(count), *x.shape[axis + 1 :])
     wide = e.apply(ops.expand, wide, shape=shape)
@@ -186,6 +192,9 @@ def slice_of(
 ) -> Value:
     axis = e.axis(axis, x.rank)
     extent = x.shape[axis]
+    for position in (start, stop):
+        if isinstance(position, int) and position not in _WRITTEN and position < _END:
+            e.unexplained(extent, f"position {position}")
     first, last = bound_of(e, start, extent, ZERO), bound_of(e, stop, extent, extent)
     if first is ZERO and last is extent and step == 1:
         return x
@@ -195,11 +204,15 @@ def slice_of(
 
 
 def _narrow(e: Emit, x: Value, axis: int, start: Size, length: Size) -> Value:
+    if isinstance(length, int) and length not in _WRITTEN:
+        e.unexplained(x.shape[e.axis(axis, x.rank)], f"the length {length}")
     return slice_of(e, x, axis, start, as_expr(start) + length)
 
 
 def _select(e: Emit, x: Value, axis: int, index: Size) -> Value:
     axis = e.axis(axis, x.rank)
+    if isinstance(index, int) and index not in _WRITTEN:
+        e.unexplained(x.shape[axis], f"position {index}")
     if isinstance(index, int) and index < 0:
         index = x.shape[axis] + index
     return e.apply(ops.select, x, axis=axis, index=as_expr(index))
@@ -602,14 +615,18 @@ RESIZINGS = frozenset(  # calls whose second argument has the result's last size
     for way in ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "bicubic2d", "trilinear3d")
 )
 
+REPEATS = frozenset({"aten.repeat.default", "aten.tile.default", "aten.repeat_interleave.self_int"})
+RANGES = frozenset({"aten.arange.start", "aten.arange.start_step"})
+
 # Which arguments of an operator are sizes or positions that may follow an input (by place): with one trace
-# only these are matched to sizes in the graph.
+# only these are matched to sizes in the graph, and the ends of ranges.
 SIZE_ARGUMENTS: dict[str, tuple[int, ...]] = {
     "aten.expand.default": (1,),
     "aten.broadcast_to.default": (1,),
     "aten.slice.Tensor": (2, 3),
     "aten.narrow.default": (3,),
     "aten.split_with_sizes.default": (1,),
+    **dict.fromkeys(REPEATS, (1,)),
     "aten.full.default": (0,),
     "aten.new_full.default": (1,),
     "aten.zeros.default": (0,),
@@ -617,8 +634,6 @@ SIZE_ARGUMENTS: dict[str, tuple[int, ...]] = {
     "aten.ones.default": (0,),
     "aten.new_ones.default": (1,),
     "aten.arange.default": (0,),
-    "aten.arange.start": (0, 1),
-    "aten.arange.start_step": (0, 1),
     "aten.eye.default": (0,),
     "aten.eye.m": (0, 1),
     "aten.one_hot.default": (1,),

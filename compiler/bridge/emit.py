@@ -61,6 +61,7 @@ class Emit:
             observed  # the values a size had in the traces; None where it is known at run time only
         )
         self.single = False  # one trace only: literals are matched to sizes by their place
+        self.fixed: frozenset[str] = frozenset()  # sizes that the one trace has as numbers alone
         self.operator = ""  # the ATen operator being lowered, for messages
 
     # ---- nodes -------------------------------------------------------------------------------------
@@ -113,6 +114,13 @@ class Emit:
 
     def require(self, condition: Expr, detail: str) -> None:
         self.system.require(condition, Provenance(self.operator, self.build.source, detail))
+
+    def unexplained(self, extent: Expr, what: str) -> None:
+        """`what`, a number of the one trace, may follow the size of an axis: that holds as it was traced."""
+        traced = self.observed(extent) if any(size.value in self.fixed for size in extent.free) else None
+        if traced is not None:
+            why = f"{what} may follow the size of its axis, which the file has as {traced[0]} only"
+            self.equal(extent, as_expr(traced[0]), why)
 
     def equal(self, a: Expr, b: Expr, detail: str) -> Expr:
         """State that two sizes are equal; gives the simpler one."""

@@ -122,7 +122,7 @@ def _from_program(
     fixed = exported_sizes(source, program)
     names = result_names(program, source.outputs)
     contract = {guard.condition for guard in system.solve().guards}
-    lowered = lower(source.name, [program], [sizes], dims, system)
+    lowered = lower(source.name, [program], [sizes], dims, system, fixed=frozenset(fixed))
     derived = [g.condition for g in system.solve().guards if g.condition not in contract]
     limited = {symbol.value for condition in derived for symbol in condition.free} - set(fixed)
     return Captured(

@@ -85,20 +85,22 @@ def lower(
     system: System,
     seen: Seen | None = None,
     label: str = "",
+    fixed: frozenset[str] = frozenset(),
 ) -> Lowered:
     """One graph for all `programs`, which were traced at `sizes` (size variable -> value). `inputs`: the
     dims of each input in order; `seen`: what a symbolic forward saw of the calls; `label` goes before the
-    names of constants. Raises Disagreement where the programs are not one program."""
+    names of constants; `fixed`: sizes that a single trace has as numbers alone. Raises Disagreement where the
+    programs are not one program."""
     if len(programs) > 1:
         return _Lowering(name, programs, sizes, inputs, system, seen, label=label).run()
-    decisions = _decide(name, programs, sizes, inputs, seen)
+    decisions = _decide(name, programs, sizes, inputs, seen, fixed)
     for size, others in decisions:
         for other in others:
             system.equal(
                 size, other, Provenance("the single trace", "", f"a literal may follow {size!r} or {other!r}")
             )
     follows = [size for size, _ in decisions]
-    return _Lowering(name, programs, sizes, inputs, system, seen, follows, label).run()
+    return _Lowering(name, programs, sizes, inputs, system, seen, follows, label, fixed).run()
 
 
 # ---- a single trace: which literals follow which sizes ---------------------------------------------
@@ -139,13 +141,14 @@ def _decide(
     sizes: Sequence[Mapping[str, int]],
     inputs: Mapping[str, Sequence[Expr | int]],
     seen: Seen | None,
+    fixed: frozenset[str],
 ) -> list[tuple[Expr, list[Expr]]]:
     """For every literal that may follow a size, in order: the size or constant it is, and the sizes that
     must then be equal to that, because nothing in the graph tells them apart."""
     symbols = dict.fromkeys(dim for dims in inputs.values() for dim in dims if isinstance(dim, Expr))
     system = _Exploring(list(symbols))
     try:
-        _Lowering(name, programs, sizes, inputs, system, seen).run()
+        _Lowering(name, programs, sizes, inputs, system, seen, fixed=fixed).run()
     except (Disagreement, ShapeError):
         # taken apart the literals contradict each other: right only where all that may be meant agree
         return [(candidates[0], candidates[1:]) for candidates in system.unknown.values()]
@@ -172,6 +175,7 @@ class _Lowering:
         seen: Seen | None = None,
         decisions: Sequence[Expr] = (),
         label: str = "",
+        fixed: frozenset[str] = frozenset(),
     ) -> None:
         self.programs = programs
         self.seen = (seen or Seen()).reader()
@@ -183,7 +187,7 @@ class _Lowering:
         self.emit = Emit(self.build, self.sizes.observed)
         if isinstance(system, _Exploring):
             system.observed = self.sizes.observed
-        self.emit.single = len(programs) == 1
+        self.emit.single, self.emit.fixed = len(programs) == 1, fixed
         self.made: dict[FxNode, Any] = {}
         self.exact: dict[FxNode, Numbers] = {}  # the numbers of calls that were met
         self.place_of: list[dict[FxNode, int]] = []  # of each program
@@ -250,6 +254,8 @@ class _Lowering:
         self.emit.operator = target
         near = [size for source in node.all_input_nodes for size in _sizes_of(self.made[source])]
         sized = aten_shape.SIZE_ARGUMENTS.get(target, ()) if self.emit.single else ()
+        if target == "aten.slice.Tensor" and node.args[2:3] == (1,):
+            sized = sized[1:]  # what begins behind the first element, also where a size was 1
         exact = self._exact(row)
         arguments = [
             self._merge([other.args[place] for other in row], near, exact, (place,), place in sized)
@@ -258,6 +264,8 @@ class _Lowering:
         keywords = {
             key: self._merge([other.kwargs[key] for other in row], near, exact, (key,)) for key in node.kwargs
         }
+        if self.emit.single and target in aten_shape.RANGES:
+            arguments[:2] = self._ends(arguments[0], arguments[1], near)
         if not isinstance(node.target, torch._ops.OpOverload):
             return self._python(node, arguments, keywords)
         arguments += self._left_out(node.target, len(arguments), exact, near)
@@ -427,6 +435,8 @@ class _Lowering:
         system = self.build.system
         unknown = system.unknown.keys() if isinstance(system, _Exploring) else frozenset()
         candidates = [size for size in self.sizes.matches(value, near) if not size.free & unknown]
+        if value == 1 and self.emit.operator in aten_shape.REPEATS:
+            return value  # an axis that is not repeated
         if not candidates:
             return value
         if isinstance(system, _Exploring):
@@ -437,6 +447,14 @@ class _Lowering:
         if decided is None:  # what was explored took another way
             raise self._disagreement(f"the value {value}")
         return decided
+
+    def _ends(self, start: Any, stop: Any, near: Sequence[Expr]) -> tuple[Any, Any]:
+        """Both ends of a single trace's range, which counts a size from where it starts, or ends at one."""
+        if type(start) is not int or type(stop) is not int:
+            return start, stop
+        first = start if start == 1 else self._sized(start, near)
+        count = self._sized(stop - start, near) if start else None
+        return first, first + count if isinstance(count, Expr) else self._sized(stop, near)
 
     def _explain_float(self, values: Sequence[float], near: Sequence[Expr]) -> Expr | None:
         """A size n used as a number: n, 1 / n, the root of n or its inverse."""

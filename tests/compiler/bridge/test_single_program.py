@@ -119,6 +119,53 @@ def test_a_number_of_classes_follows_a_size_or_is_what_the_graph_needs() -> None
         assert_agrees(program, Program(function), {"ids": torch.arange(7)})
 
 
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda x: x[:, x.shape[1] // 2 :], "position 4"),
+        (lambda x: x[:, : x.shape[1] // 2], "position 4"),
+        (lambda x: x[:, -(x.shape[1] // 2) :], "position -4"),
+        (lambda x: x[:, x.shape[1] // 2], "position 4"),
+        (lambda x: x.narrow(1, 1, x.shape[1] // 3), "the length 3"),
+        (lambda x: x.repeat(1, x.shape[1] // 3), "the count 3"),
+        (lambda x: x.repeat_interleave(x.shape[1] // 3, 1), "the count 3"),
+    ],
+)
+def test_a_number_that_nothing_explains_holds_its_axis(
+    function: Callable[[Tensor], Tensor], said: str
+) -> None:
+    program = from_one_trace(Program(function).eval(), x=torch.randn(2, 9))
+    rows, held = program.verdicts
+    assert (rows.low, rows.high, held.size) == (0, None, 9)
+    assert f"{said} may follow the size of its axis, which the file has as 9 only" in held.reason
+    assert held.source.startswith("captured_programs.py:")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[:, 1:],
+        lambda x: x[:, :-1],
+        lambda x: x[:, 0] + x[:, -1],
+        lambda x: x[:, 1::2],
+        lambda x: x.repeat(1, x.shape[1]),
+        lambda x: x[:, None].repeat(1, x.shape[1], 1),
+        lambda x: x.repeat_interleave(x.shape[1], 0),
+        lambda x: (x[..., None] * torch.arange(8))[..., 6:7],
+        lambda x: x.cumsum(1) / torch.arange(1, x.shape[1] + 1),
+        lambda x: x + torch.arange(2, x.shape[1] + 2),
+    ],
+)
+@pytest.mark.parametrize("sample", [(3, 4), (5, 4), (1, 4), (3, 9)])
+def test_numbers_that_are_explained_or_written_hold_nothing(
+    function: Callable[[Tensor], Tensor], sample: tuple[int, int]
+) -> None:
+    program = from_one_trace(Program(function).eval(), x=torch.randn(sample))
+    assert all(isinstance(verdict.size, str) for verdict in program.verdicts)
+    for shape in ((2, 7), (4, 1)):
+        assert_agrees(program, Program(function), {"x": torch.randn(shape)})
+
+
 def test_a_batch_of_one_in_the_sample_stays_free() -> None:
     program = from_one_trace(Program(lambda x: (x * 2).relu().sum(-1)).eval(), x=torch.randn(1, 6))
     assert [verdict.high for verdict in program.verdicts] == [None, None]
