@@ -6,7 +6,7 @@ The operators' coordinate rules are the evidence; of an operator without one, wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dlcb.compiler.expr.dag import Expr
@@ -14,7 +14,7 @@ from dlcb.compiler.expr.node import ONE, ZERO, index, substitute
 from dlcb.compiler.ir.graph import Graph, Node, Value
 from dlcb.compiler.passes.access import Reading, is_computed, read
 from dlcb.compiler.passes.eager_rows import RowAxes, row_axes
-from dlcb.compiler.passes.sizes import expressions, knows, mentions, simple, splits
+from dlcb.compiler.passes.sizes import expressions, knows, mentions, simple, splits, uses
 from dlcb.compiler.shapes.system import System
 from dlcb.compiler.signature import BatchAxes
 
@@ -82,14 +82,24 @@ class _Proof:
             if len(axes) == 1 and self.system.simplify(value.shape[axes[0]]) is self.batch:
                 self.carried[value] = _Rows(axes[0], ONE, ONE)
             elif axes:
-                return f"input '{value.name}' has shape {list(value.shape)}"
+                return self._on_axes(value, axes)
         for node in graph.nodes:
             if not self._keeps_rows_apart(node):
-                return f"{node.op.name} uses it{f' ({node.source})' if node.source else ''}"
+                return uses(node)
         for value in graph.outputs:
             if value not in self.carried or not self.carried[value].plain:
                 return f"an output has shape {list(simple(value.shape, self.system))}"
         return ""
+
+    def _on_axes(self, value: Value, axes: Sequence[int]) -> str:
+        """How an input has the size elsewhere than on one axis of its own."""
+        for axis in axes:
+            place, extent = f"axis {axis} of input '{value.name}'", self.system.simplify(value.shape[axis])
+            if extent is not value.shape[axis]:
+                return f"{place} follows it: {value.shape[axis]!r} == {extent!r} must hold"
+            if extent is not self.batch:
+                return f"{place} is {extent!r}"
+        return f"it is the size of axes {' and '.join(map(str, axes))} of input '{value.name}'"
 
     def _counted(self, e: Expr) -> bool:
         return self.batch in self.system.simplify(e).free

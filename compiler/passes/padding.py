@@ -22,7 +22,7 @@ from dlcb.compiler.ir.op import Shape
 from dlcb.compiler.passes.access import Reading, is_computed, read
 from dlcb.compiler.passes.certain import Scalar, certain
 from dlcb.compiler.passes.eager_rows import RowAxes, growing_axes
-from dlcb.compiler.passes.sizes import expressions, knows, mentions, simple, splits
+from dlcb.compiler.passes.sizes import expressions, knows, mentions, simple, splits, uses
 from dlcb.compiler.shapes.system import System
 
 WHOLE = frozenset({"attention"})  # composites that are judged as they are, not expanded
@@ -80,11 +80,11 @@ class _Proof:
         for node in self.graph.nodes:
             if not self._keeps(node):
                 if len(node.results) > 1 or not is_computed(node.result):
-                    return _named(node)
+                    return uses(node)
                 self.changed[node.result] = node
         for output in self.graph.outputs:
             if output in self.changed:
-                return _named(self.changed[output])
+                return uses(self.changed[output])
             if output in self.apart or not all(self._grows(extent) for extent in output.shape):
                 return f"an output has shape {list(simple(output.shape, self.system))}"
         return ""
@@ -273,10 +273,6 @@ class _Proof:
 def _beyond(loop: Expr) -> _Beyond:
     """Past the end of a loop that runs over what was there and what is added."""
     return _Beyond(loop, loop.args[0] + size_variable("past the end"))
-
-
-def _named(node: Node) -> str:
-    return f"{node.op.name} uses it{f' ({node.source})' if node.source else ''}"
 
 
 def grows(extent: Expr, size: Expr, system: System, falling: bool = False) -> bool:

@@ -51,6 +51,12 @@ def expressions(data: Any) -> Iterator[Expr]:
             yield from expressions(entry)
 
 
+def uses(node: Node) -> str:
+    """That a node uses a size, in words; a call that PyTorch runs goes by its own name."""
+    name = node.attributes["target"] if node.op.name == "eager" else node.op.name
+    return f"{name} uses it{f' ({node.source})' if node.source else ''}"
+
+
 def knows(node: Node, size: Expr, system: System) -> bool:
     """Whether `size` is in a shape that a node meets or in an attribute of it."""
     shapes = [extent for value in (*node.inputs, *node.results) for extent in value.shape]

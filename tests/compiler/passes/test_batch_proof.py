@@ -229,6 +229,17 @@ def test_what_stands_against_each_size_is_said() -> None:
     assert set(obstacles.values()) == {"an output has shape [batch * length]"}
 
 
+def test_an_input_that_has_a_size_twice_is_said_with_its_axes() -> None:
+    p = Program()
+    n, q = p.size("n"), p.size("q")
+    x, y, z = p.input("x", n, WIDTH), p.input("y", n, q), p.input("z", n, n)
+    obstacles = stacking_obstacles(p.graph(p.exp(x), p.exp(y), p.exp(z)))
+    assert obstacles["n"] == "it is the size of axes 0 and 1 of input 'z'"
+    p.build.system.equal(q, n)
+    obstacles = stacking_obstacles(p.graph(p.exp(x), p.exp(y)))
+    assert obstacles["n"] == "axis 1 of input 'y' follows it: q == n must hold"
+
+
 def test_pytorch_may_not_see_how_many_rows_there_are() -> None:
     p = Program()
     x, scale = p.input("x", p.size("batch"), WIDTH), p.input("scale", WIDTH)
