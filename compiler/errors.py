@@ -6,6 +6,7 @@ these are known.
     ├── ShapeError            shapes that contradict each other; the message names both operands
     ├── UnsupportedOperator   no rule for an operator: the partition makes an eager node of it
     ├── CaptureError          the program could not be traced, or its factory failed
+    │   └── DeclarationError  what is declared of a model is not what its code has
     ├── ToolchainError        g++ or NVRTC is missing, or does not run
     ├── RefusedCode           the compiler refused a text that we generated: PyTorch serves the model
     ├── TooLong               kernels are too large: smaller ones are made, or PyTorch serves the model
@@ -48,6 +49,15 @@ class UnsupportedOperator(CompilerError):
 
 class CaptureError(CompilerError):
     """The user's program could not be run or traced."""
+
+
+class DeclarationError(CaptureError):
+    """A declaration that the user's code does not bear out; `key` is the one that says so, "factory" or
+    "outputs"."""
+
+    def __init__(self, message: str, *, key: str, stage: str = "") -> None:
+        super().__init__(message, stage=stage)
+        self.key = key
 
 
 class ToolchainError(CompilerError):

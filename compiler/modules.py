@@ -26,7 +26,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from dlcb.compiler.errors import CaptureError
+from dlcb.compiler.errors import CaptureError, DeclarationError
 
 INSTALLED = frozenset({"site-packages", "dist-packages"})  # other people's modules lie below these
 NOT_OF_THE_MODEL = frozenset({"__main__", "__mp_main__", "dlcb"})  # the compiler's own sources are in the key
@@ -40,9 +40,10 @@ def factory_file(factory: str) -> str:
     module = factory.partition(":")[0]
     spec = _spec(module)
     if spec is None or spec.origin is None or not Path(spec.origin).is_file():
-        raise CaptureError(
+        raise DeclarationError(
             f"factory '{factory}': there is no module '{module}': it must be installed, on PYTHONPATH or "
             "beside the configuration file",
+            key="factory",
             stage="source",
         )
     return os.path.abspath(spec.origin)

@@ -17,7 +17,7 @@ from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dlcb.compiler import CompilerError, ModelSource, ToolchainError
+from dlcb.compiler import CompilerError, DeclarationError, ModelSource, ToolchainError
 from dlcb.compiler.modules import changed
 from dlcb.kernel_cache import CacheError
 from dlcb.server import logs
@@ -81,6 +81,9 @@ class CompileProcess:
             self._pin(source, compilation.artifact_key)
         except ToolchainError as error:
             return {"number": number, "error": str(error)[:MESSAGE_KEPT], "kind": "toolchain"}
+        except DeclarationError as error:
+            kind = {"kind": "declaration", "key": error.key}
+            return {"number": number, "error": str(error)[:MESSAGE_KEPT], **kind}
         except CompilerError as error:
             return {"number": number, "error": str(error)[:MESSAGE_KEPT], "kind": "compiler"}
         except OF_USERS_CODE as error:

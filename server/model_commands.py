@@ -17,7 +17,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dlcb import compiler
-from dlcb.compiler import CompileOptions, CompilerError, ModelSource, Signature, ToolchainError, UnknownName
+from dlcb.compiler import (
+    CompileOptions,
+    CompilerError,
+    DeclarationError,
+    ModelSource,
+    Signature,
+    ToolchainError,
+    UnknownName,
+)
 from dlcb.compiler.explain import explain as tables
 from dlcb.compiler.report import Report
 from dlcb.kernel_cache import CacheError, LayeredStore, bundle
@@ -63,8 +71,18 @@ def exit_codes(about: str = "") -> Iterator[None]:
     try:
         yield
     except tuple(kind for kind, _ in CODES) as error:
+        about = "" if isinstance(error, ConfigError) else about  # which names file, line and key
         typer.echo(f"dlcb: {about}{' '.join(str(error).split())}", err=True)
         raise typer.Exit(next(code for kind, code in CODES if isinstance(error, kind))) from error
+
+
+@contextmanager
+def told_at_key(settings: Settings, model: Model) -> Iterator[None]:
+    """A declaration that the code does not bear out is a mistake in the file, at the line of its key."""
+    try:
+        yield
+    except DeclarationError as error:
+        raise settings.at_key(model, error.key, str(error)) from error
 
 
 @app.command("compile")
@@ -85,14 +103,14 @@ def compile_models(
         models = _models(settings, names or [])
         _refuse_ranks_in_vain(ranks or [], models)
         sources = [
-            source
+            (model, source)
             for model in models
             for source in _sources(settings, model, [*_benched_ranks(model), *(ranks or [])])
         ]
         keys: list[str] = []
-        for source in sources:
+        for model, source in sources:
             start = time.perf_counter()
-            with exit_codes(f"{source.name}: "):
+            with exit_codes(f"{source.name}: "), told_at_key(settings, model):
                 _signature, report = _compile(source, store, options)
             typer.echo(f"{source.name:<12} {report_line(report.to_json(), time.perf_counter() - start)}")
             keys += compiler.stored_keys(source, options, store)
@@ -129,10 +147,12 @@ def explain(
         for source in sources[1:] or sources:  # a rank that was asked for, rather than the model of any rank
             if source_text or stage:
                 _refuse_any_rank(source)
-                text = compiler.stage_text(source, stage or "generate", options)
+                with told_at_key(settings, model):
+                    text = compiler.stage_text(source, stage or "generate", options)
                 typer.echo(text, nl=not text.endswith("\n"))
                 continue
-            signature, report = _compile(source, _store(settings), options)
+            with told_at_key(settings, model):
+                signature, report = _compile(source, _store(settings), options)
             page().print(tables(_as_configured(report, signature, source, model.batching), source.name))
             if report.tier == "jit":
                 typer.echo("each rank is compiled for itself: --rank N says what became of one")

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dlcb.compiler import CompilerError, ModelSource, Signature, ToolchainError
+from dlcb.compiler import CompilerError, DeclarationError, ModelSource, Signature, ToolchainError
 from dlcb.server.batcher import Job
 from dlcb.server.cache import environment_of
 from dlcb.server.channel import Channel
@@ -241,8 +241,11 @@ class CompileService:
         if future.done():
             return
         if "error" in message:
-            kind = ToolchainError if message["kind"] == "toolchain" else CompilerError
-            future.set_exception(kind(message["error"]))
+            if message["kind"] == "declaration":
+                future.set_exception(DeclarationError(message["error"], key=message["key"]))
+            else:
+                kind = ToolchainError if message["kind"] == "toolchain" else CompilerError
+                future.set_exception(kind(message["error"]))
             return
         compiled = Compiled(
             message["artifact"],

@@ -13,26 +13,26 @@ import os
 import signal
 import socket
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import uvicorn
 import uvloop
 from uvicorn.protocols.http import httptools_impl
 
-from dlcb.compiler import ToolchainError
+from dlcb.compiler import DeclarationError, ToolchainError
 from dlcb.kernel_cache import CacheError, LayeredStore, stat
 from dlcb.server.app import Application
 from dlcb.server.batcher import Batcher
 from dlcb.server.cache import describe, open_described
 from dlcb.server.dataplane import Dataplane
-from dlcb.server.errors import ServerError
+from dlcb.server.errors import ConfigError, ServerError
 from dlcb.server.exit_codes import BAD_CACHE, BAD_CONFIG, DONE, FAILED, NO_COMPILER
 from dlcb.server.metrics import Metrics
 from dlcb.server.model import ServedModel
 from dlcb.server.protocol import TensorProtocol
 from dlcb.server.registry import LoadFailed, Registry
 from dlcb.server.repository import Repository
-from dlcb.server.settings import Settings, device_of
+from dlcb.server.settings import Model, Settings, device_of
 from dlcb.server.supervisor import Supervisor
 
 BACKLOG = 2048
@@ -101,8 +101,13 @@ class Front:
         """Start the workers, and compile and load every wanted model. StoppedError when one of them fails."""
         wanted = [entry for entry in self.settings.models if entry.load]
 
-        async def load(entry: Any) -> None:
-            screen.loaded(await self.registry.load(entry, screen.progress))
+        async def load(entry: Model) -> None:
+            try:
+                screen.loaded(await self.registry.load(entry, screen.progress))
+            except LoadFailed as error:
+                if isinstance(error.cause, DeclarationError):
+                    raise self.settings.at_key(entry, error.cause.key, str(error)) from error
+                raise
 
         workers = asyncio.ensure_future(self.supervisor.start())
         self.supervisor.when_started = workers
@@ -112,6 +117,8 @@ class Front:
         except LoadFailed as error:
             code = NO_COMPILER if isinstance(error.cause, ToolchainError) else FAILED
             raise StoppedError(str(error), code) from error
+        except ConfigError as error:
+            raise StoppedError(str(error), BAD_CONFIG) from error
         except ServerError as error:
             raise StoppedError(str(error), FAILED) from error
         self.started = True

@@ -356,6 +356,16 @@ class Settings(Section):
     cache: Cache = Cache()
     models: tuple[Model, ...] = Field(min_length=1)
     folder: Path = Field(Path(), exclude=True, description="where the file lies; set by `read`")
+    file: Path = Field(Path(), exclude=True, description="as it was called; set by `read`")
+
+    def at_key(self, model: Model, key: str, rule: str) -> ConfigError:
+        """What is said of a model's key of which it turns out later that it is wrong."""
+        place = ("models", self.models.index(model), key)
+        try:
+            tree = yaml.compose(self.file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        except (OSError, ValueError, yaml.YAMLError):  # it has changed since
+            tree = None
+        return ConfigError(f"{self.file}:{_line(tree, place)}: {'.'.join(map(str, place))}: {rule}")
 
 
 def read(
@@ -391,7 +401,7 @@ def read(
             options = data.get(section) or {}
             if given and isinstance(options, Mapping):
                 data = {**data, section: {**options, **given}}
-        settings = Settings(**{**data, "folder": path.resolve().parent})
+        settings = Settings(**{**data, "folder": path.resolve().parent, "file": path})
     except ValidationError as error:
         errors = error.errors()
         first = next((entry for entry in errors if entry["type"] == "extra_forbidden"), errors[0])

@@ -4,6 +4,7 @@ programs go out. Whatever fails in the user's code becomes a CaptureError that n
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
 import inspect
 import io
@@ -14,6 +15,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -25,7 +27,7 @@ from dlcb.compiler.bridge.indexing import ExplicitSlices
 from dlcb.compiler.bridge.places import short
 from dlcb.compiler.bridge.record import Trace, Unrecordable, record
 from dlcb.compiler.bridge.unchanged import unchanged
-from dlcb.compiler.errors import CaptureError, CompilerError
+from dlcb.compiler.errors import CaptureError, CompilerError, DeclarationError
 from dlcb.compiler.modules import load_from_text, loaded
 from dlcb.compiler.source import ModelSource
 
@@ -48,7 +50,10 @@ def load_module(source: ModelSource) -> nn.Module:
     with contextlib.suppress(CaptureError):  # where there is no such module importing it says so
         load_from_text(source.factory)
     with user_code(f"factory '{source.factory}'"):
-        factory = getattr(importlib.import_module(module_name), function_name)
+        defining = importlib.import_module(module_name)
+        factory = getattr(defining, function_name, None)
+        if factory is None:
+            raise DeclarationError(_no_such_factory(defining, function_name), key="factory", stage="capture")
         arguments = dict(source.arguments)
         if "weights" in inspect.signature(factory).parameters:
             arguments.setdefault("weights", list(source.weights))
@@ -60,6 +65,13 @@ def load_module(source: ModelSource) -> nn.Module:
             f"factory '{source.factory}' gave an object of type '{kind}', not a torch module", stage="capture"
         )
     return module.eval().requires_grad_(False)
+
+
+def _no_such_factory(module: ModuleType, name: str) -> str:
+    known = [other for other, value in vars(module).items() if callable(value) and not other.startswith("_")]
+    nearest = difflib.get_close_matches(name, known, 1)
+    meant = f", did you mean '{nearest[0]}'?" if nearest else ""
+    return f"module '{module.__name__}' has no function '{name}'{meant}"
 
 
 def load_program(path: str) -> ExportedProgram:
@@ -263,8 +275,10 @@ def names_of(results: Sequence[Any], spec: Any, declared: Sequence[str]) -> list
             )
     by_key = named and set(declared) <= set(found)
     if declared and len(declared) != len(found) and not by_key:
-        raise CaptureError(
-            f"{len(declared)} outputs declared, the program gives {len(found)} tensors", stage="capture"
+        raise DeclarationError(
+            f"{len(declared)} outputs declared, the program gives {len(found)} tensors",
+            key="outputs",
+            stage="capture",
         )
     return found if by_key or not declared else list(declared)
 

@@ -23,6 +23,7 @@ from dlcb.compiler import (
     ArtifactError,
     BatchAxes,
     CompilerError,
+    DeclarationError,
     Dim,
     IndexRangeError,
     InputDeclaration,
@@ -282,6 +283,8 @@ def compile_model(
     time.sleep(source.arguments.get("compile_seconds", 0))
     if source.arguments.get("fails") == "compiler":
         raise CompilerError("told to fail", stage="capture")
+    if source.arguments.get("fails") == "declaration":
+        raise DeclarationError("told to be another", key="outputs")
     if source.arguments.get("fails") == "toolchain":
         raise ToolchainError("there is no compiler", stage="build")
     if source.arguments.get("fails") == "process":

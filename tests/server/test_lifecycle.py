@@ -409,8 +409,16 @@ def run_to_its_end(path: Path, **environment: str) -> subprocess.CompletedProces
 
 @pytest.mark.parametrize(
     ("fails", "code"),
-    [("compiler", 1), ("toolchain", 3), ("process", 1), ("load", 1), ("exit", 1), ("exit at load", 1)],
-)
+    [
+        ("compiler", 1),
+        ("toolchain", 3),
+        ("declaration", 2),
+        ("process", 1),
+        ("load", 1),
+        ("exit", 1),
+        ("exit at load", 1),
+    ],
+)  # fmt: skip
 def test_a_model_that_does_not_load_ends_the_start_with_one_line(
     tmp_path: Path, fails: str, code: int
 ) -> None:
@@ -420,6 +428,7 @@ def test_a_model_that_does_not_load_ends_the_start_with_one_line(
     assert done.returncode == code, done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("dlcb:")]
     assert len(lines) == 1 and "'identity'" in lines[0]
+    assert (f"{path}:8: models.0.outputs: " in lines[0]) == (code == 2)
 
 
 def test_a_configuration_error_is_2_and_one_line(tmp_path: Path) -> None:

@@ -197,6 +197,22 @@ def test_a_wrong_file_is_a_configuration_error(config: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (":scaled", ":scald", "4: models.0.factory: module 'command_models' has no function 'scald', did"),
+        ("_models:scaled", "_model:scaled", "4: models.0.factory: factory 'command_model:scaled': there is"),
+        ("[y]", "[y, z]", "6: models.0.outputs: 2 outputs declared, the program gives 1 tensors"),
+    ],
+)
+def test_a_declaration_that_the_code_does_not_bear_out_is_told_at_its_key(
+    config: Path, old: str, new: str, words: str
+) -> None:
+    config.write_text(CONFIG.replace(old, new, 1))
+    for command in ("compile", "explain"):
+        assert f"models.yaml:{words}" in refused(2, command, "scaled", "--config", config)
+
+
 def test_nothing_to_measure_is_said(config: Path) -> None:
     config.write_text(re.sub(" *bench: .*", "", CONFIG))
     result = dlcb("bench", "--config", config)
