@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import reduce
 
 from dlcb.compiler.bridge.captured import Captured
+from dlcb.compiler.bridge.places import words_at
 from dlcb.compiler.bridge.ranks import Ranks
 from dlcb.compiler.bridge.untraced import Untraced
 from dlcb.compiler.bridge.verdicts import BY_SHAPE, DimVerdict
@@ -170,8 +171,17 @@ def _batch(
         for name, obstacle in stacking_obstacles(graph).items():
             obstacles[name] = obstacles.get(name) or obstacle
     return None, {
-        name: obstacle or (BRANCHES if name in branching else unless) for name, obstacle in obstacles.items()
+        name: _quoted(obstacle) or (BRANCHES if name in branching else unless)
+        for name, obstacle in obstacles.items()
     }
+
+
+def _quoted(obstacle: str) -> str:
+    """What ends a proof, with the user's own words at the place that it names: operators go by names of ours,
+    which may be nowhere in them."""
+    place = re.search(r" \(([^()]+:\d+)\)$", obstacle)
+    words = words_at(place[1]) if place else ""
+    return f"{obstacle[:-1]}: {words})" if words else obstacle
 
 
 def _padding(
@@ -195,7 +205,7 @@ def _padding(
     tied = {name: guard for guard in guards for name in guard.symbols}
     branching = _branching(every)
     return {
-        name: obstacle
+        name: _quoted(obstacle)
         or (f"{tied[name].expression} must hold" if name in tied else "")
         or (BRANCHES if name in branching else "")
         or unless

@@ -12,3 +12,17 @@ def short(path: str) -> str:
         if path.startswith(folder + "/"):
             return path[len(folder) + 1 :]
     return "/".join(Path(path).parts[-2:])
+
+
+def words_at(place: str) -> str:
+    """The text of a place as `short` tells it, "file:line"; "" where no such file is at hand."""
+    path, _, line = place.rpartition(":")
+    files = [Path(folder) / path for folder in sys.path if folder]
+    file = next((file for file in files if file.is_file()), None)
+    if file is None or not line.isdecimal():
+        return ""
+    try:
+        lines = file.read_text("utf-8", errors="replace").splitlines()
+    except OSError:  # it may not be read
+        return ""
+    return lines[int(line) - 1].strip() if 0 < int(line) <= len(lines) else ""

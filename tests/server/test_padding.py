@@ -91,6 +91,7 @@ def test_a_mean_over_positions_is_not_padded(load: Load) -> None:
     _source, model, padding = load("Pooler", IDS)
     assert padding is None
     assert model.signature.padding["length"].startswith("div uses it (")
+    assert model.signature.padding["length"].endswith(".mean(1))")
     assert any(
         line.startswith("padding the end of 'length' is not proven harmless without a mask: div uses it (")
         for line in model.report.batching
