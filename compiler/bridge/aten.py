@@ -4,6 +4,7 @@ or whose row refuses, becomes an eager node."""
 from __future__ import annotations
 
 from dlcb.compiler.bridge import (
+    aten_create,
     aten_network,
     aten_pointwise,
     aten_reduce,
@@ -16,6 +17,7 @@ from dlcb.compiler.bridge.emit import Row
 ROWS: dict[str, Row] = {
     **aten_pointwise.ROWS,
     **aten_shape.ROWS,
+    **aten_create.ROWS,
     **aten_split.ROWS,
     **aten_reduce.ROWS,
     **aten_network.ROWS,
