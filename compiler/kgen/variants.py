@@ -202,6 +202,8 @@ def may_be_peeled(nest: Nest, width: int) -> bool:
     first = next(iter(starts.values()))
     apart = [step for start in starts.values() for step in linear(start - first).values()]
     indices = {i for start in starts.values() for i in start.free if i.op == "index"}
+    if nest.kind == "row" and indices and any(not fold.free & rows for fold in nest.reductions):
+        return False  # what is the same in all rows is reduced before them, where none has started
     return indices <= rows and all(step.is_const and step.value % width == 0 for step in apart)
 
 

@@ -128,10 +128,12 @@ def rows_of_equal_elements(p: Program) -> list[Value]:
         return p.expand(p.tensor(name, "m", dtype), shape=(p.dim("n"), p.dim("m")))
 
     n = p.tensor("n", "n 1")
+    rows = p.full(shape=(p.dim("n"), p.dim("m")), value=-1.5, dtype=FLOAT16)
     return [
         p.softmax(repeated("x", FLOAT32), axis=1),
         p.add(p.softmax(repeated("y", FLOAT32), axis=1), n),
         p.rms_norm(repeated("z", FLOAT16), p.tensor("w", "m", FLOAT16), dims=1, eps=1e-5),
+        p.layer_norm(rows, dims=1, eps=1e-5),
     ]
 
 
