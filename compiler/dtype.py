@@ -75,8 +75,8 @@ _ROWS = (
     DType("int16", "int", 16, "int16_t", "short", "int64"),
     DType("int32", "int", 32, "int32_t", "int", "int64"),
     DType("int64", "int", 64, "int64_t", "long long", "int64"),
-    DType("float16", "float", 16, "half_t", "__half", "float32"),
-    DType("bfloat16", "float", 16, "bfloat_t", "__nv_bfloat16", "float32"),
+    DType("float16", "float", 16, "half_t", "half_t", "float32"),
+    DType("bfloat16", "float", 16, "bfloat_t", "bfloat_t", "float32"),
     DType("float32", "float", 32, "float", "float", "float32"),
     DType("float64", "float", 64, "double", "double", "float64"),
 )

@@ -14,7 +14,7 @@ from dlcb.compiler.kgen import Kernel, KernelSet, translation_unit
 from dlcb.compiler.options import CompileOptions, Target
 from dlcb.kernel_cache import Store, single_flight
 
-# Characters of kernels in a unit: 0.4 s of NVRTC's time, beside the 0.04 s that every unit costs, in which
+# Characters of kernels in a unit: 0.4 s of NVRTC's time, beside the 0.02 s that every unit costs, in which
 # NVRTC lets no other thread in. A C++ unit takes 0.35 s to read its headers, and as much for its kernels.
 UNIT_CHARACTERS = 16_000
 # NVRTC's first units are smaller, and grow with what came before: where kernels are few, the largest unit is

@@ -228,10 +228,7 @@ template <typename T> constexpr T greatest_like(T) {
 )
 
 CUDA = (
-    """#include <cuda_fp16.h>
-#include <cuda_bf16.h>
-
-using Wide = long long;
+    """using Wide = long long;
 #define FUNCTION static __device__ __forceinline__
 #define ON_DEVICE __device__
 #define UNSIGNED unsigned long long
@@ -242,10 +239,41 @@ using Wide = long long;
 """
     + _SHARED
     + """
-FUNCTION float float_of(__half x) { return __half2float(x); }
-FUNCTION float float_of(__nv_bfloat16 x) { return __bfloat162float(x); }
-FUNCTION __half half_of(float x) { return __float2half_rn(x); }
-FUNCTION __nv_bfloat16 bfloat_of(float x) { return __float2bfloat16_rn(x); }
+// as in cuda_fp16.h and cuda_bf16.h, which take longer to read than a unit's kernels; braces and line ends are
+// theirs, since the optimiser weighs a loop by them
+#ifdef __CUDACC__
+struct half_t { unsigned short bits; };
+struct bfloat_t { unsigned short bits; };
+FUNCTION float float_of(half_t x) {
+    float result;
+    asm("{  cvt.f32.f16 %0, %1;}\\n" : "=f"(result) : "h"(x.bits));
+    return result;
+}
+FUNCTION half_t half_of(float x) {
+    half_t result;
+    asm("{  cvt.rn.f16.f32 %0, %1;}\\n" : "=h"(result.bits) : "f"(x));
+    return result;
+}
+FUNCTION float float_of(bfloat_t x) {
+#if __CUDA_ARCH__ >= 900
+    float result;
+    asm("{ cvt.f32.bf16 %0, %1;}\\n" : "=f"(result) : "h"(x.bits));
+    return result;
+#else
+    return __uint_as_float((unsigned)x.bits << 16);
+#endif
+}
+FUNCTION bfloat_t bfloat_of(float x) {
+    bfloat_t result;
+#if __CUDA_ARCH__ >= 800
+    asm("{  cvt.rn.bf16.f32 %0, %1;}\\n" : "=h"(result.bits) : "f"(x));
+#else
+    unsigned bits = __float_as_uint(x);
+    result.bits = x != x ? 0x7fff : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+#endif
+    return result;
+}
+#endif
 FUNCTION float reciprocal_sqrt(float x) { return rsqrtf(x); }
 FUNCTION double reciprocal_sqrt(double x) { return rsqrt(x); }
 #if __CUDA_ARCH__ >= 800

@@ -6,7 +6,6 @@ each up to the next barrier."""
 from __future__ import annotations
 
 import ctypes
-import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,8 +36,8 @@ _HEADER = """
 #define __forceinline__ inline
 #define __shared__ static
 #define __launch_bounds__(...)
-struct __half { _Float16 value; };
-struct __nv_bfloat16 { uint16_t bits; };
+struct half_t { _Float16 value; };
+struct bfloat_t { uint16_t bits; };
 
 namespace fibers {
 struct Place { unsigned x = 0, y = 0, z = 0; };
@@ -148,10 +147,10 @@ static unsigned __umulhi(unsigned a, unsigned b) { return unsigned((unsigned lon
 static unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
     return (unsigned long long)((unsigned __int128)a * b >> 64);
 }
-static float __half2float(__half x) { return x.value; }
-static __half __float2half_rn(float x) { return {_Float16(x)}; }
-static float __bfloat162float(__nv_bfloat16 x) { return same_bits<float>(unsigned(x.bits) << 16); }
-static __nv_bfloat16 __float2bfloat16_rn(float x) {
+static float float_of(half_t x) { return x.value; }
+static half_t half_of(float x) { return {_Float16(x)}; }
+static float float_of(bfloat_t x) { return same_bits<float>(unsigned(x.bits) << 16); }
+static bfloat_t bfloat_of(float x) {
     unsigned bits = same_bits<unsigned>(x);
     return {uint16_t(x != x ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
 }
@@ -176,8 +175,7 @@ def emulated(unit: Unit) -> ctypes.CDLL:
 
 def library(text: str, kernels: Iterable[Kernel]) -> ctypes.CDLL:
     """`text`, in which `kernels` stand, as a library for the CPU."""
-    own = re.sub(r"#include <cuda_\w+.h>", "", text)
-    text = "\n".join([_HEADER, CHECKS, own, *map(_entry, {k.name: k for k in kernels}.values())])
+    text = "\n".join([_HEADER, CHECKS, text, *map(_entry, {k.name: k for k in kernels}.values())])
     options = ["-x", "c++", "-std=c++20", "-w", "-O1", "-ffp-contract=fast", "-fno-strict-aliasing", *OPTIONS]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "unit.so"

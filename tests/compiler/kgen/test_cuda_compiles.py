@@ -9,7 +9,7 @@ from kernel_agreement import cuda_unit
 from kernel_runs import Case, Unit
 
 from dlcb.compiler.build import toolchain
-from dlcb.compiler.build.toolchain import CudaToolchain, _cuda_headers, _nvrtc
+from dlcb.compiler.build.toolchain import CudaToolchain, _nvrtc
 from dlcb.compiler.options import CompileOptions, Target
 
 _KERNEL = re.compile(r"^\.visible \.entry (\w+)\((.*?)^\}", re.MULTILINE | re.DOTALL)
@@ -44,7 +44,7 @@ def unassembled(unit: Unit) -> str:
     options = Unoptimised(unoptimised().architecture.replace("sm_", "compute_")).options
     program = nvrtc.createProgram(unit.text, "kernels.cu", [], [])
     try:
-        nvrtc.compileProgram(program, [*options, *(f"-I{folder}" for folder in _cuda_headers())])
+        nvrtc.compileProgram(program, options)
         return nvrtc.getPTX(program).decode()
     finally:
         nvrtc.destroyProgram(program)
