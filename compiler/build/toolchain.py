@@ -28,7 +28,7 @@ _CPP_OPTIONS = (
     *("-fpeel-loops", "-fvect-cost-model=dynamic", "-funswitch-loops"),
     *("-fno-semantic-interposition", "-shared", "-fPIC"),
 )
-# --minimal: without declarations of textures and of the runtime's calls, which take as long to read as a small unit
+# --minimal: no declarations of textures and the runtime's calls, which take as long to read as a small unit
 _CUDA_OPTIONS = (
     *("--std=c++17", "--minimal"),
     *("--device-as-default-execution-space", "--extra-device-vectorization"),

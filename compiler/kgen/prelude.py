@@ -239,8 +239,8 @@ CUDA = (
 """
     + _SHARED
     + """
-// as in cuda_fp16.h and cuda_bf16.h, which take longer to read than a unit's kernels; braces and line ends are
-// theirs, since the optimiser weighs a loop by them
+// as in cuda_fp16.h and cuda_bf16.h, which take longer to read than a unit's kernels; braces and line ends
+// are theirs, since the optimiser weighs a loop by them
 #ifdef __CUDACC__
 struct half_t { unsigned short bits; };
 struct bfloat_t { unsigned short bits; };
