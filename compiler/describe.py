@@ -20,7 +20,7 @@ from dlcb.compiler.expr.node import maximum
 from dlcb.compiler.expr.ops import OPS
 from dlcb.compiler.host.footprint import footprint
 from dlcb.compiler.host.program import Program
-from dlcb.compiler.ir.graph import Graph
+from dlcb.compiler.ir.graph import Graph, Node
 from dlcb.compiler.kgen import KernelSet
 from dlcb.compiler.passes.decompose import decompose
 from dlcb.compiler.passes.independence import batch_axes, stacking_obstacles
@@ -323,13 +323,21 @@ def _call_lines(plan: Schedule) -> tuple[CallLine, ...]:
         s.node.op.name for s in plan.steps if isinstance(s, LibraryStep) and not isinstance(s, EagerStep)
     )
     eager = Counter(
-        str(s.node.attributes.get("target", s.node.op.name)) for s in plan.steps if isinstance(s, EagerStep)
+        (str(s.node.attributes.get("target", s.node.op.name)), _why_eager(s.node))
+        for s in plan.steps
+        if isinstance(s, EagerStep)
     )
-    lines = [CallLine(name, "library", count, "contraction") for name, count in library.items()]
     return (
-        *lines,
-        *(CallLine(name, "eager", count, "no rule for this operator") for name, count in eager.items()),
+        *(CallLine(name, "library", count, "contraction") for name, count in library.items()),
+        *(CallLine(name, "eager", count, why) for (name, why), count in eager.items()),
     )
+
+
+def _why_eager(node: Node) -> str:
+    """Why PyTorch runs a call by name."""
+    if any(value.dtype.is_complex for value in (*node.inputs, *node.results)):
+        return "complex numbers"
+    return "no rule for this operator"
 
 
 def any_rank_signature(source: ModelSource, ranks: Ranks) -> Signature:

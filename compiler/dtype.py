@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DType:
-    """An element type. `kind` is one of "bool", "int", "uint", "float"; `bits` is the storage width."""
+    """An element type. `kind` is one of "bool", "int", "uint", "float", "complex"; `bits` is the storage
+    width. Of complex ones no kernel computes: calls of PyTorch's hand them to each other."""
 
     name: str
     kind: str
@@ -34,6 +35,10 @@ class DType:
     @property
     def is_float(self) -> bool:
         return self.kind == "float"
+
+    @property
+    def is_complex(self) -> bool:
+        return self.kind == "complex"
 
     def held(self, number: float) -> float:
         """What an element holds where `number` is stored in it: the nearest float, by way of float32 for the
@@ -79,13 +84,15 @@ _ROWS = (
     DType("bfloat16", "float", 16, "bfloat_t", "bfloat_t", "float32"),
     DType("float32", "float", 32, "float", "float", "float32"),
     DType("float64", "float", 64, "double", "double", "float64"),
+    DType("complex64", "complex", 64, "", "", "complex64"),
+    DType("complex128", "complex", 128, "", "", "complex128"),
 )
 DTYPES = {row.name: row for row in _ROWS}
 
-BOOL, UINT8, INT8, INT16, INT32, INT64, FLOAT16, BFLOAT16, FLOAT32, FLOAT64 = _ROWS
+BOOL, UINT8, INT8, INT16, INT32, INT64, FLOAT16, BFLOAT16, FLOAT32, FLOAT64, COMPLEX64, COMPLEX128 = _ROWS
 INDEX = INT64  # sizes, strides and coordinates
 
-_KIND_RANK = {"bool": 0, "uint": 1, "int": 1, "float": 2}
+_KIND_RANK = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
 
 
 def dtype(name: str) -> DType:

@@ -4,6 +4,7 @@ or whose row refuses, becomes an eager node."""
 from __future__ import annotations
 
 from dlcb.compiler.bridge import (
+    aten_complex,
     aten_create,
     aten_network,
     aten_pointwise,
@@ -36,16 +37,18 @@ ASSERTIONS = frozenset(
 )
 
 
-def find(target: str) -> tuple[Row | None, bool]:
+def find(target: str, complex: bool = False) -> tuple[Row | None, bool]:
     """The row for an operator such as "aten.add.Tensor", and whether it is an in-place form
-    ("aten.add_.Tensor"), which uses the row of the functional one."""
-    if target in ROWS:
-        return ROWS[target], False
+    ("aten.add_.Tensor"), which uses the row of the functional one. `complex`: for operands, or a result, that
+    are complex."""
+    rows = aten_complex.ROWS if complex else ROWS
+    if target in rows:
+        return rows[target], False
     namespace, _, rest = target.partition(".")
     name, _, overload = rest.partition(".")
     in_place = name.endswith("_") and not name.endswith("__")
     name = name[:-1] if in_place else name
-    return ROWS.get(f"{namespace}.{_SAME.get(name, name)}.{overload}"), in_place
+    return rows.get(f"{namespace}.{_SAME.get(name, name)}.{overload}"), in_place
 
 
 # further names of PyTorch's for the same operators

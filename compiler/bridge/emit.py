@@ -34,6 +34,8 @@ _TORCH = {
         "bfloat16",
         "float32",
         "float64",
+        "complex64",
+        "complex128",
     )
 }
 _OURS = {torch_type: dtype(name) for name, torch_type in _TORCH.items()}
@@ -45,7 +47,7 @@ def to_torch(ours: DType) -> torch.dtype:
 
 
 def from_torch(torch_type: torch.dtype) -> DType:
-    """Our row for PyTorch's element type; UnsupportedOperator for complex and quantised ones."""
+    """Our row for PyTorch's element type; UnsupportedOperator for quantised ones."""
     if torch_type not in _OURS:
         raise UnsupportedOperator(f"element type {torch_type} has no counterpart")
     return _OURS[torch_type]

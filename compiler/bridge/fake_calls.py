@@ -16,6 +16,7 @@ from torch._subclasses.schema_check_mode import SchemaCheckMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlcb.compiler.bridge.symbolic_calls import are_alike, new_tensor, result_like, type_like, view_like
+from dlcb.compiler.bridge.taken_apart import apart
 from dlcb.compiler.bridge.ways import unheard
 
 
@@ -42,6 +43,9 @@ class FakeCalls(SchemaCheckMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with unheard():
+            if (others := apart(func, args, kwargs or {})) is not None:
+                with self:
+                    return others()
             return self.call(func, args, kwargs or {})
 
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:

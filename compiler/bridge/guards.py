@@ -77,7 +77,8 @@ class _Calls(FakeCalls):
         if getattr(func, "overloadpacket", None) is torch.ops.aten.squeeze:
             self._squeezed(*args)
         result = super().call(func, args, kwargs)
-        if find(str(func))[0] is None:  # PyTorch will run it, and only PyTorch knows the sizes that it gives
+        if find(str(func))[0] is None or _in_complex(result) or _in_complex(args):
+            # PyTorch may run it, and then only PyTorch knows the sizes that it gives
             given |= result_sizes(result)
         if given:
             self.calls.append((str(func), user_place(sys._getframe(1)), given))
@@ -105,6 +106,12 @@ class _Calls(FakeCalls):
             for said in (size <= count * piece, (count - 1) * piece < size if count > 1 else True):
                 if isinstance(said, torch.SymBool):
                     self.recorder.asked.append((said.node.expr, sympy.true, where))
+
+
+def _in_complex(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_in_complex, value))
+    return isinstance(value, torch.Tensor) and value.is_complex()
 
 
 _UNBIND = torch.ops.aten.unbind

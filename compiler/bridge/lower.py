@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch.fx import Node as FxNode
 
-from dlcb.compiler.bridge import aten, aten_shape, number, partition
+from dlcb.compiler.bridge import aten, aten_complex, aten_shape, number, partition
+from dlcb.compiler.bridge.aten_complex import Complex
 from dlcb.compiler.bridge.aten_split import Pieces
 from dlcb.compiler.bridge.capture import node_line
 from dlcb.compiler.bridge.emit import Emit, Size, from_torch
@@ -205,6 +206,7 @@ class _Lowering:
             elif row[0].op == "output":
                 merged = self._merge([node.args[0] for node in row], (), {}, ())
                 outputs = [item for item in merged if item is not None]
+                _refuse_complex(outputs)
             elif row[0].op != "placeholder":
                 raise CaptureError(
                     f"programs with {row[0].op} nodes are not supported", stage="generalize", node=row[0].name
@@ -212,7 +214,7 @@ class _Lowering:
         graph = self.build.build(*outputs)
         used = {value.name for value in graph.parameters}
         named = {self._stored(name): tensor for name, tensor in self.weights[0].tensors.items()}
-        tensors = {name: tensor for name, tensor in named.items() if name in used}
+        tensors = {name: _as_stored(tensor) for name, tensor in named.items() if name in used}
         return Lowered(graph, tensors, self.sizes, tuple(self.notes))
 
     # ---- inputs ------------------------------------------------------------------------------------
@@ -230,7 +232,7 @@ class _Lowering:
             if row[0] not in self.made and row[0].users:
                 self.made[row[0]] = self._parameter(row)
 
-    def _parameter(self, row: tuple[FxNode, ...]) -> Value | None:
+    def _parameter(self, row: tuple[FxNode, ...]) -> Value | Complex | None:
         name = self.weights[0].names.get(row[0].name)
         if name is None:
             return None
@@ -239,7 +241,9 @@ class _Lowering:
             other = weights.tensors[weights.names[node.name]]
             if not _are_equal(other, tensor):
                 raise Disagreement(f"the constant '{name}' changes with the sizes", stage="generalize")
-        return self.build.parameter(self._stored(name), tuple(tensor.shape), from_torch(tensor.dtype))
+        stored = _as_stored(tensor)
+        made = self.build.parameter(self._stored(name), tuple(stored.shape), from_torch(stored.dtype))
+        return aten_complex.in_parts(self.emit, made) if tensor.is_complex() else made
 
     def _stored(self, name: str) -> str:
         """Weights have one name in all graphs of a module, constants in one."""
@@ -271,12 +275,12 @@ class _Lowering:
         arguments += self._left_out(node.target, len(arguments), exact, near)
         if target == "aten.sym_size.int":
             return arguments[0].shape[arguments[1]]
-        if target in number.TAKEN:
+        given = [*arguments, *keywords.values()]
+        in_complex = aten_complex.is_complex(given) or _gives_complex(node)
+        if target in number.TAKEN and not in_complex:
             return number.taken(self.emit, arguments[0])
-        if _holds_number([*arguments, *keywords.values()]):
-            return self._eager(row, arguments, keywords)
-        function, _ = aten.find(target)
-        if function is not None:
+        function, _ = aten.find(target, in_complex)
+        if function is not None and not (_holds_number(given) or aten_complex.is_whole(given)):
             try:
                 result = function(self.emit, *arguments, **keywords)
                 self._check(row, result)
@@ -364,10 +368,10 @@ class _Lowering:
     def _check(self, row: tuple[FxNode, ...], result: Any) -> None:
         """Raises UnsupportedOperator unless the result has the shape and type that PyTorch's had in every
         trace."""
-        results = result if isinstance(result, (tuple, list)) else [result]
+        results = _parts_of(result if isinstance(result, (tuple, list)) else [result])
         for trace, node in enumerate(row):
             expected = node.meta.get("val")
-            expected = expected if isinstance(expected, (tuple, list)) else [expected]
+            expected = _parts_of(expected if isinstance(expected, (tuple, list)) else [expected])
             for value, tensor in zip(results, expected, strict=False):
                 if isinstance(value, Value) and isinstance(tensor, (torch.Tensor, TensorType)):
                     self._check_one(value, tensor, trace)
@@ -486,6 +490,8 @@ class _Lowering:
         node = row[0]
         assert isinstance(node.target, torch._ops.OpOverload)
         target = partition.name_of(node.target)
+        arguments = aten_complex.whole(self.emit, arguments)
+        keywords = {key: aten_complex.whole(self.emit, value) for key, value in keywords.items()}
         tensors, plain = partition.encode(arguments, keywords)
         expected = node.meta["val"]
         alone = isinstance(expected, (torch.Tensor, TensorType))
@@ -551,7 +557,40 @@ def _sizes_of(made: Any) -> Sequence[Expr]:
     """The sizes that a later literal may follow."""
     if isinstance(made, Pieces):
         return (made.count,)
-    return made.shape if isinstance(made, Value) else ()
+    return made.shape if isinstance(made, (Value, Complex)) else ()
+
+
+def _gives_complex(node: FxNode) -> bool:
+    found = node.meta.get("val")
+    return any(_is_complex(each) for each in (found if isinstance(found, (tuple, list)) else [found]))
+
+
+def _is_complex(tensor: Any) -> bool:
+    return isinstance(tensor, (torch.Tensor, TensorType)) and tensor.dtype.is_complex
+
+
+def _parts_of(results: Sequence[Any]) -> list[Any]:
+    """Results with two real ones in place of each complex one."""
+    found: list[Any] = []
+    for each in results:
+        if isinstance(each, Complex):
+            found += [each.real, each.imag]
+        elif _is_complex(each):
+            found += [TensorType(tuple(each.shape), each.dtype.to_real())] * 2
+        else:
+            found.append(each)
+    return found
+
+
+def _as_stored(tensor: torch.Tensor) -> torch.Tensor:
+    """A parameter as it is kept: of a complex one both parts, side by side on a further axis."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def _refuse_complex(outputs: Sequence[Value | Complex]) -> None:
+    for place, output in enumerate(outputs):
+        if aten_complex.is_complex(output):
+            raise UnsupportedOperator(f"output {place} is complex, which fits in no answer")
 
 
 def _resized(target: str, arguments: Sequence[Any]) -> Numbers:

@@ -15,12 +15,13 @@ from dlcb.compiler.expr.node import evaluate
 from dlcb.compiler.ir.graph import Value
 
 _DTYPE, _DEVICE, _INPUT, _NUMBER, _KEYWORD = "dtype:", "device", "$", "#", "="
+_COMPLEX = "complex:"
 
 
 def encode(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[tuple[Value, ...], tuple]:
     """The tensors of a call, and its arguments as plain values: the k-th tensor is "$k", the
-    number that it holds "#k", a type "dtype:float32", a device "device", lists are tuples, keywords trailing
-    pairs ("name=", value)."""
+    number that it holds "#k", a type "dtype:float32", a device "device", a complex number "complex:1j", lists
+    are tuples, keywords trailing pairs ("name=", value)."""
     tensors: list[Value] = []
 
     def plain(value: Any) -> Any:
@@ -35,6 +36,8 @@ def encode(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[tuple
             return f"{_DTYPE}{str(value).removeprefix('torch.')}"
         if isinstance(value, torch.device):
             return _DEVICE
+        if isinstance(value, complex):
+            return f"{_COMPLEX}{value}"
         if isinstance(value, Expr) or value is None or isinstance(value, (bool, int, float, str)):
             return value
         raise UnsupportedOperator(f"argument {value!r} has no plain form")
@@ -66,6 +69,8 @@ def call(
                 return tensors[int(value[1:])].item()
             if value.startswith(_DTYPE):
                 return getattr(torch, value.removeprefix(_DTYPE))
+            if value.startswith(_COMPLEX):
+                return complex(value.removeprefix(_COMPLEX))
             return device if value == _DEVICE else value
         return value
 

@@ -16,7 +16,8 @@ from dlcb.compiler.bridge.declared import declare
 from dlcb.compiler.bridge.emit import from_torch
 from dlcb.compiler.bridge.probes import Bindings, Prober
 from dlcb.compiler.bridge.unchanged import unchanged
-from dlcb.compiler.errors import CompilerError, RefusedCode, TooLong
+from dlcb.compiler.dtype import DType
+from dlcb.compiler.errors import CompilerError, RefusedCode, TooLong, UnsupportedOperator
 from dlcb.compiler.shapes.system import System
 from dlcb.compiler.source import InputDeclaration, ModelSource
 
@@ -50,11 +51,20 @@ def untraced(source: ModelSource, module: nn.Module, error: CompilerError) -> Un
     )
     leaves, spec = pytree.tree_flatten(runner.result)
     names = capture.names_of(leaves, spec, source.outputs)
-    dtypes = [from_torch(leaf.dtype).name for leaf in leaves if leaf is not None]
+    dtypes = [_carried(leaf.dtype).name for leaf in leaves if leaf is not None]
     traced = isinstance(error, (RefusedCode, TooLong))
     why = error.message if traced else f"it cannot be traced: {error.message}"
     why += f" ({error.source_line})" if error.source_line else ""
     return Untraced(inputs, tuple(names), tuple(dtypes), why)
+
+
+def _carried(kind: torch.dtype) -> DType:
+    """The element type of an output. UnsupportedOperator for one that no answer carries."""
+    if kind.is_complex:
+        raise UnsupportedOperator(
+            f"an output of type {kind} fits in no answer: expected real numbers, as torch.view_as_real gives"
+        )
+    return from_torch(kind)
 
 
 def _versions(module: nn.Module) -> list[int]:

@@ -141,6 +141,37 @@ def _distances(node: Node) -> Iterator[RowAxes]:
         yield from _same(node, (0, 1), range(node.inputs[0].rank - 2))
 
 
+def _transformed(node: Node, otherwise: tuple[int, ...] | None) -> Iterator[RowAxes]:
+    """A Fourier transform f(x, sizes, axes) over several axes, the others apart."""
+    arguments, rank = node.attributes["arguments"], node.inputs[0].rank
+    axes = arguments[2] if len(arguments) > 2 else otherwise
+    if isinstance(axes, tuple) and all(isinstance(axis, int) for axis in axes):
+        over = {axis % rank for axis in axes}
+        yield from _same(node, (0,), [axis for axis in range(rank) if axis not in over])
+
+
+def _transposed(node: Node) -> Iterator[RowAxes]:
+    rank = node.inputs[0].rank
+    first, second = (axis % rank for axis in node.attributes["arguments"][1:3])
+    places = {first: second, second: first}
+    for axis in range(rank):
+        yield RowAxes({0: axis}, (places.get(axis, axis),))
+
+
+def _selected(node: Node) -> Iterator[RowAxes]:
+    """One place of an axis, which is gone then."""
+    rank = node.inputs[0].rank
+    gone = node.attributes["arguments"][1] % rank
+    for axis in range(rank):
+        if axis != gone:
+            yield RowAxes({0: axis}, (axis - (axis > gone),))
+
+
+def _elements(node: Node) -> Iterator[RowAxes]:
+    """Each complex element with its two parts on a further last axis, or the other way round."""
+    yield from _same(node, (0,), range(min(node.inputs[0].rank, node.results[0].rank)))
+
+
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _CUMULATIVE = ("cumprod", "logcumsumexp", "cummax", "cummin")
 _OF_ELEMENTS = (
@@ -197,6 +228,29 @@ _RULES: dict[str, _Rule] = {
     "aten.index_add.default": partial(_along, tensors=(0, 3)),
     "aten.index_copy.default": partial(_along, tensors=(0, 3)),
     "aten.index_fill.int_Scalar": _along,
+    **{
+        f"aten.fft_{name}.default": partial(_along, argument=2)
+        for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
+    },
+    **{
+        f"aten.fft_{name}{axes}.default": partial(_transformed, otherwise=otherwise)
+        for name in ("fft", "ifft", "rfft", "irfft")
+        for axes, otherwise in (("n", None), ("2", (-2, -1)))
+    },
+    # of complex numbers alone
+    **{f"aten.{name}.Tensor": _pointwise for name in ("add", "sub", "mul", "div")},
+    **{
+        f"aten.{name}.default": _pointwise
+        for name in (
+            *("complex", "polar", "real", "imag", "abs", "angle", "sgn"),
+            *("conj", "_conj", "conj_physical", "neg", "exp"),
+        )
+    },
+    "aten.view_as_complex.default": _elements,
+    "aten.view_as_real.default": _elements,
+    "aten.slice.Tensor": partial(_along, otherwise=0),
+    "aten.select.int": _selected,
+    "aten.transpose.int": _transposed,
 }
 _PREFIXES: dict[str, _Rule] = {
     **{f"aten.{name}.input": _in_time for name in _RECURRENT},

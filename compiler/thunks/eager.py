@@ -49,7 +49,8 @@ def bind(
     """The call of an ATen operator on these operands; it raises GuardError where PyTorch refuses them.
 
     In `arguments`, also inside tuples, "$k" is operand k, "#k" the number that it holds, "dtype:float32" an
-    element type and "device" the device we run on; a trailing ("name=", value) is a keyword argument.
+    element type, "complex:1j" a complex number and "device" the device we run on; a trailing ("name=", value)
+    is a keyword argument.
     """
 
     def decode(value: Any) -> Any:
@@ -60,6 +61,8 @@ def bind(
                 return operands[int(value[1:])].item()
             if value.startswith("dtype:"):
                 return TORCH[value.removeprefix("dtype:")]
+            if value.startswith("complex:"):
+                return complex(value.removeprefix("complex:"))
             return device if value == "device" else value
         return [decode(item) for item in value] if isinstance(value, tuple | list) else value
 

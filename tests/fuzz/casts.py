@@ -18,7 +18,7 @@ from .draft import INTEGERS, Draft, Unsuited
 from .judge import Verdict, drawn_sizes, eager, first_difference, strided
 from .program import Program, Sizes, graph
 
-_ALL = tuple(DTYPES.values())
+_ALL = tuple(t for t in DTYPES.values() if not t.is_complex)
 _FLOATS = tuple(t for t in _ALL if t.is_float)
 _NUMBERS = tuple(t for t in _ALL if t is not BOOL)
 _SHORTEST, _LONGEST = 4, 14

@@ -202,10 +202,13 @@ CALLED: dict[str, Callable[[], nn.Module]] = {
     ),
     "between bounds": lambda: Using(lambda s, x: torch.bucketize(x, torch.tensor([0.0, 1.0])).float()),
     "distances": lambda: Using(lambda s, x: torch.cdist(x, x)),
+    "frequencies": lambda: Using(lambda s, x: (torch.fft.rfft(x, dim=1) * 1j)[..., 1:].select(2, 0).abs()),
+    "of both axes": lambda: Using(lambda s, x: torch.fft.irfftn(torch.fft.fft2(x), dim=(2,))),
+    "frequencies of each row": lambda: Using(lambda s, x: torch.fft.fft(x).transpose(0, 1).angle().mT),
 }
 
 
-BEAR_PADDING = {"medians", "elements, some broadcast", "between bounds"}
+BEAR_PADDING = {"medians", "elements, some broadcast", "between bounds", "frequencies of each row"}
 
 
 def captured(row: Row) -> tuple[nn.Module, Captured]:

@@ -1,0 +1,207 @@
+"""Programs with complex numbers against eager PyTorch: put together of real ones they become operators on
+both parts; what PyTorch alone makes is handed from call to call; sizes stay free either way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from captured_programs import Program, assert_agrees, captured
+from torch import Tensor, nn
+
+from dlcb.compiler import CompileOptions, InputDeclaration, ModelSource, compile_model, load_model
+from dlcb.compiler.bridge.generalize import Captured
+from dlcb.compiler.errors import UnsupportedOperator
+from dlcb.kernel_cache import open_store
+
+SIZES = ((1, 1), (2, 8), (3, 17), (5, 40))
+
+
+def turned(x: Tensor) -> Tensor:
+    """A rotary embedding, with angles made of the length."""
+    batch, length, width = x.shape
+    angles = torch.outer(torch.arange(length).float(), torch.arange(width // 2).float() / 3)
+    turns = torch.polar(torch.ones_like(angles), angles).view(1, length, width // 2)
+    pairs = torch.view_as_complex(x.contiguous().view(batch, length, width // 2, 2))
+    return torch.view_as_real(pairs * turns).flatten(2)
+
+
+class Table(nn.Module):
+    """The same with angles out of a table, a complex buffer."""
+
+    def __init__(self, dtype: torch.dtype = torch.complex64) -> None:
+        super().__init__()
+        angles = torch.outer(torch.arange(64.0), torch.arange(3.0))
+        self.register_buffer("turns", torch.polar(torch.ones_like(angles), angles).to(dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        pairs = torch.view_as_complex(x.contiguous().unflatten(-1, (-1, 2)))
+        return torch.view_as_real(pairs * self.turns[: x.shape[1]]).flatten(2).type_as(x)
+
+
+def moved(x: Tensor) -> tuple[Tensor, ...]:
+    z = torch.complex(x, x.flip(-1))
+    w = torch.stack([torch.cat([z, -z.conj()], 1)[:, ::2], z * z], -1).transpose(1, 2)
+    flat = w.reshape(x.shape[0], -1)
+    back = flat[:, torch.arange(flat.shape[1]).flip(0)]
+    return back.real, torch.view_as_real(back), w.mean(1).imag, z[:, :1].expand_as(z).real
+
+
+def mixed(x: Tensor) -> tuple[Tensor, ...]:
+    """Real tensors and numbers of both kinds beside complex ones."""
+    z = torch.complex(x, x[:, :1] * 2)
+    return (z + x).real, (x - z).imag, (z * x).imag, (z * 2 - 1).real, (z * 1j + (3 - 2j)).imag
+
+
+IN_PARTS: dict[str, tuple[Callable[..., object] | nn.Module, tuple[str | int, ...]]] = {
+    "turned": (turned, ("batch", "length", 6)),
+    "by a table": (Table(), ("batch", "length", 6)),
+    "by a finer table": (Table(torch.complex128), ("batch", "length", 6)),
+    "moved": (moved, ("batch", "length", 6)),
+    "mixed": (mixed, ("batch", "length")),
+}
+
+
+def filtered(x: Tensor) -> Tensor:
+    """A product in the frequencies of an axis, with weights that start as real numbers."""
+    weights = torch.view_as_complex(torch.linspace(-1, 1, 12).view(6, 2))
+    return torch.fft.irfft(torch.fft.rfft(x, dim=1) * weights, n=x.shape[1], dim=1)
+
+
+def written(x: Tensor) -> Tensor:
+    """The lowest frequencies alone, written into zeros."""
+    found = torch.fft.rfft(x)
+    kept = torch.zeros_like(found)
+    kept[..., :1] = found[..., :1] * 2
+    return torch.fft.irfft(kept, n=x.shape[-1])
+
+
+def spectrum(x: Tensor, **options: object) -> Tensor:
+    found = torch.stft(x, 8, return_complex=True, **options)
+    return torch.log1p(found.abs() ** 2).transpose(1, 2).relu()
+
+
+BY_PYTORCH: dict[str, tuple[Callable[..., object], tuple[str | int, ...]]] = {
+    "both axes": (lambda x: torch.fft.fftn(x, dim=(1, 2)).real.relu(), ("batch", "length", 6)),
+    "one by one": (lambda x: torch.fft.fft(torch.fft.fft(x), dim=1).real * 2, ("batch", "length", 6)),
+    "filtered": (filtered, ("batch", "length", 6)),
+    "written": (written, ("batch", "length")),
+    "a number to the power": (lambda x: torch.exp(1j * x).imag + 1, ("batch", "length")),
+    "size and angle": (lambda x: torch.polar((z := torch.fft.fft(x)).abs(), z.angle()).real, ("batch", "n")),
+}
+SPECTRA = (
+    {"window": torch.hann_window(8)},
+    {"hop_length": 3, "win_length": 5, "normalized": True},
+    {"hop_length": 2, "window": torch.hann_window(6), "win_length": 6, "onesided": False, "center": False},
+)
+
+
+def agrees(program: Captured, module: nn.Module, sizes: tuple[int, int], further: tuple[int, ...]) -> None:
+    x = torch.randn(*sizes, *further)
+    assert_agrees(program, module, {"x0": x})
+    assert_agrees(program, module, {"x0": x.mT.contiguous().mT})
+
+
+@pytest.mark.parametrize("name", IN_PARTS)
+def test_what_is_put_together_becomes_our_own_operators(name: str) -> None:
+    function, shape = IN_PARTS[name]
+    program = captured(function, shape)
+    assert not any(node.op.name == "eager" for node in program.graph.nodes)
+    assert all(not dim.is_const for dim in program.graph.inputs[0].shape[:2])
+    assert all(not tensor.is_complex() for tensor in program.parameters.values())
+    module = function if isinstance(function, nn.Module) else Program(function)
+    for sizes in SIZES:
+        agrees(program, module, sizes, tuple(shape[2:]))
+
+
+@pytest.mark.parametrize("name", BY_PYTORCH)
+def test_what_pytorch_makes_is_handed_from_call_to_call(name: str) -> None:
+    function, shape = BY_PYTORCH[name]
+    program = captured(function, shape)
+    assert any(value.dtype.is_complex for value in program.graph.values())
+    assert any(node.op.name != "eager" for node in program.graph.nodes) or name == "written"
+    assert all(not dim.is_const for dim in program.graph.inputs[0].shape[:2])
+    for sizes in SIZES[1:]:
+        agrees(program, Program(function), sizes, tuple(shape[2:]))
+
+
+@pytest.mark.parametrize("options", SPECTRA, ids=",".join)
+def test_a_short_time_transform_has_as_many_frames_as_the_sound_says(options: dict[str, object]) -> None:
+    function = partial(spectrum, **options)
+    program = captured(function, ("batch", "samples"))
+    assert all(not dim.is_const for dim in program.graph.outputs[0].shape[:2])
+    for sizes in ((1, 9), (2, 31), (3, 100)):
+        agrees(program, Program(function), sizes, ())
+
+
+def test_infinite_parts_spread_as_in_pytorch() -> None:
+    def function(x: Tensor) -> Tensor:
+        z = torch.complex(torch.where(x > 0, torch.inf, x), x)
+        return torch.view_as_real((z * x + 1) * 2)
+
+    program = captured(function, ("n", "m"))
+    x = torch.tensor([[1.0, -1.0, 0.0], [2.0, -0.5, -0.0]])
+    wanted = function(x)
+    assert wanted.isnan().any()
+    assert_agrees(program, Program(function), {"x0": x})
+
+
+def test_a_complex_output_is_said() -> None:
+    with pytest.raises(UnsupportedOperator, match="output 0 is complex"):
+        captured(torch.fft.rfft, ("n", 8))
+
+
+# ---- the whole way -------------------------------------------------------------------------------------
+
+
+class Mixing(nn.Module):
+    """A layer of FNet, and one with rotary embeddings, in half precision around them."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(6, 6).to(getattr(torch, kind))
+        self.table = Table()
+
+    def forward(self, x: Tensor) -> Tensor:
+        mixed = torch.fft.fft2(self.first(x).float()).real
+        return self.table(mixed).to(x.dtype).relu()
+
+
+def outputs(x: Tensor) -> Tensor:
+    return torch.fft.rfft(x)
+
+
+def complex_outputs() -> nn.Module:
+    return Program(outputs)
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_a_compiled_model_agrees_and_says_why_calls_are_pytorchs(kind: str, tmp_path: Path) -> None:
+    declared = InputDeclaration("x", kind, ("batch", "length", 6))
+    source = ModelSource(
+        "mixing", "1", factory=f"{__name__}:Mixing", arguments={"kind": kind}, inputs=(declared,)
+    )
+    store = open_store(tmp_path)
+    made = compile_model(source, store, CompileOptions(optimisation="-O0"))
+    assert made.report.tier == "dynamic"
+    assert {line.operator: line.reason for line in made.report.calls if line.tier == "eager"} == {
+        "aten.fft_fft2.default": "complex numbers",
+        "aten.real.default": "complex numbers",
+    }
+    model, module = load_model(source, made.artifact_key, store), Mixing(kind)
+    assert model.signature.batch is not None
+    for sizes in SIZES:
+        x = torch.randn(*sizes, 6).to(getattr(torch, kind))
+        (found,) = model.call(x)
+        torch.testing.assert_close(found, module(x))
+
+
+def test_a_model_with_complex_outputs_is_refused(tmp_path: Path) -> None:
+    declared = InputDeclaration("x", "float32", ("batch", 6))
+    source = ModelSource("outputs", "1", factory=f"{__name__}:complex_outputs", inputs=(declared,))
+    with pytest.raises(UnsupportedOperator, match="view_as_real"):
+        compile_model(source, open_store(tmp_path), CompileOptions(optimisation="-O0"))
