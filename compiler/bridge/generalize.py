@@ -29,6 +29,7 @@ from dlcb.compiler.bridge.record import Trace
 from dlcb.compiler.bridge.scope import Scope
 from dlcb.compiler.bridge.search import Search
 from dlcb.compiler.bridge.symbolic import opposite
+from dlcb.compiler.bridge.unchanged import unchanged
 from dlcb.compiler.bridge.verdicts import AS_FAR_AS_SHOWN, judge
 from dlcb.compiler.errors import CompilerError, ShapeError
 from dlcb.compiler.expr.dag import Expr
@@ -57,7 +58,8 @@ def generalize(
         source = as_exported(source, module)
         captured = _from_program(source, Trace.of(module), exported_ranges(source, module))
     else:
-        captured = _from_module(source, module, options)
+        with unchanged(module):
+            captured = _from_module(source, module, options)
     return replace(captured, seconds=time.monotonic() - started)
 
 

@@ -153,7 +153,8 @@ class Search:
                 self.turns.append((branch, sizes))
         for branch in derived[:_TRIED]:
             sizes = beyond(scope, branch.condition, first, least=0)
-            if sizes is not None and scope.prober.accepts(sizes) and scope.prober.runs(sizes):
+            # a forward is refused sooner than a trace, which knows types alone
+            if sizes is not None and scope.prober.runs(sizes) and scope.prober.accepts(sizes):
                 self.turns.append((branch, sizes))
 
     def _find_usual(self, first: Bindings) -> None:

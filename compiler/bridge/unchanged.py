@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import _lru_cache_wrapper
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -31,10 +32,11 @@ class State:
     `around`, what their classes and files hold, too. Tensors are not looked into."""
 
     def __init__(self, module: nn.Module, around: bool = False) -> None:
-        self._owners = [(owner, dict(vars(owner))) for owner in _owners(module)] if around else []
+        self.owners = _owners(module) if around else []
+        self._names = [(owner, dict(vars(owner))) for owner in self.owners]
         found = [
             thing if isinstance(thing, _CONTAINERS) else vars(thing)
-            for thing in _within([module, *(each for pair in self._owners for each in _own(*pair))])
+            for thing in _within([module, *(each for pair in self._names for each in _own(*pair))])
             if not isinstance(thing, (tuple, frozenset))
         ]
         self._empty = [container for container in found if not container]
@@ -54,7 +56,7 @@ class State:
             changed += [(container, None) for container in self._empty if container]
             for container in self._empty:
                 container.clear()
-        for owner, names in self._owners:
+        for owner, names in self._names:
             _rename(owner, names)
         return bool(changed)
 
@@ -62,14 +64,21 @@ class State:
 @contextmanager
 def unchanged(module: nn.Module) -> Iterator[None]:
     """Afterwards `module`, its parts' classes and files are what they were, and functions of these have
-    forgotten what they gave."""
-    state = State(module, around=True)
+    forgotten what they gave. What they were is looked up once by the outermost of such blocks."""
+    outer = _known.get(module)
+    state = outer or State(module, around=True)
+    _known[module] = state
     try:
         yield
     finally:
         state.restore()
-        for function in _remembering(module):
+        for function in _remembering(state.owners):
             function.cache_clear()
+        if outer is None:
+            del _known[module]
+
+
+_known: WeakKeyDictionary[nn.Module, State] = WeakKeyDictionary()  # of modules within such blocks
 
 
 def _within(things: Sequence[Any]) -> Iterator[Any]:
@@ -136,11 +145,8 @@ def _rename(owner: Any, names: Mapping[str, Any]) -> None:
         setattr(owner, name, names[name])
 
 
-def _remembering(module: nn.Module) -> set[Any]:
-    """Functions with a memory, in the classes of a module's parts and in the files of these."""
+def _remembering(owners: Sequence[Any]) -> set[Any]:
+    """Functions with a memory, in these classes and files."""
     return {
-        value
-        for owner in _owners(module)
-        for value in vars(owner).values()
-        if isinstance(value, _lru_cache_wrapper)
+        value for owner in owners for value in vars(owner).values() if isinstance(value, _lru_cache_wrapper)
     }

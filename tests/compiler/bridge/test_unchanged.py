@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections import deque
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -127,3 +128,26 @@ def test_what_is_raised_goes_through() -> None:
     except KeyError:
         pass
     assert not hasattr(module, "extra") and module(torch.zeros(1, 2)).shape == (1, 2)
+
+
+def test_blocks_within_another_look_for_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, states = Tables(), list[State]()
+    made = State.__init__
+
+    def counted(self: State, *arguments: Any, **keywords: Any) -> None:
+        states.append(self)
+        made(self, *arguments, **keywords)
+
+    monkeypatch.setattr(State, "__init__", counted)
+    with unchanged(module):
+        for n in (5, 7):
+            with unchanged(module):
+                module(torch.zeros(n))
+            assert list(module.by_length) == [3] and module.longest is None
+            assert remembered.cache_info().currsize == 0
+        module.met.append(0)
+    assert len(states) == 1 and module.met == [3]
+    module.met.append(0)  # what changes outside is what a later block leaves
+    with unchanged(module):
+        module(torch.zeros(5))
+    assert len(states) == 2 and module.met == [3, 0]
