@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -28,6 +29,7 @@ from dlcb.compiler.bridge.agreement import (
     without_cudnn,
     without_tf32,
 )
+from dlcb.compiler.bridge.chance import Drawn, Recording, Repeating
 from dlcb.compiler.bridge.far_values import Tensors, far_deviations
 from dlcb.compiler.bridge.generalize import exported_sizes
 from dlcb.compiler.bridge.record import Trace
@@ -68,6 +70,11 @@ class Answer:
     eager: tuple[torch.Tensor, ...] = ()
     exact: Sequence[torch.Tensor] = ()
     refusal: str | None = None
+    drawn: Drawn | None = None  # the random numbers in it
+
+    def drawing(self) -> AbstractContextManager[object]:
+        """While it is entered, the same random numbers are drawn."""
+        return nullcontext() if self.drawn is None else Repeating(self.drawn)
 
 
 class Answers:
@@ -83,8 +90,10 @@ class Answers:
         device: str,
         count: int,
         further: Sequence[Mapping[str, int]] = (),
+        draws: bool = False,
     ) -> None:
-        self.source, self.signature, self.device = source, signature, device
+        """`draws`: the program draws random numbers."""
+        self.source, self.signature, self.device, self.draws = source, signature, device, draws
         self._mask = mask
         eager = module.module() if isinstance(module, ExportedProgram) else module
         with warnings.catch_warnings():
@@ -106,15 +115,19 @@ class Answers:
 
     def _at(self, sizes: Mapping[str, int], seed: int, bare: bool) -> Answer:
         inputs = self.inputs(sizes, seed, bare)
+        recording = Recording() if self.draws else None
         try:
-            eager = self._eager(inputs)
+            with recording or nullcontext():
+                eager = self._eager(inputs)
         except Exception as error:  # the user's code may raise anything
             return Answer(sizes, seed, bare, refusal=refusal_words(error))
+        answer = Answer(sizes, seed, bare, eager, drawn=recording.drawn if recording else None)
         try:
-            exact: Sequence[torch.Tensor] = self._reference.exact(inputs)
+            with answer.drawing():
+                exact: Sequence[torch.Tensor] = self._reference.exact(inputs)
         except RuntimeError:  # the model itself names a narrower type, which float64 operands do not fit
             exact = eager
-        return Answer(sizes, seed, bare, eager, exact)
+        return replace(answer, exact=exact)
 
     def inputs(self, sizes: Mapping[str, int], seed: int, bare: bool = False) -> list[torch.Tensor]:
         """The same for the same arguments."""
@@ -156,6 +169,20 @@ class Answers:
         except Exception:  # the user's code may raise anything
             return True
         return False
+
+    def chance(self) -> str:
+        """Why answers at given random numbers do not say that the model draws as PyTorch does; "" where they
+        do."""
+        answers = [(each.drawn, each) for each in self.drawn if each.drawn is not None]
+        if unseen := next((drawn.unseen for drawn, _ in answers if drawn.unseen), ""):
+            return f"{unseen} does not show which random numbers it draws: answers cannot be compared"
+        most, answer = max(answers, key=lambda each: each[0].count, default=(Drawn(), None))
+        if answer is None or not most.count:
+            return ""
+        (again,) = self.at([answer.sizes], answer.seed, answer.bare)
+        if again.drawn is not None and again.drawn.equals(most):
+            return "it draws the same random numbers at each call: the model itself says which"
+        return ""
 
     def always_refuses(self, sizes: Mapping[str, int]) -> bool:
         """Whether it does with whichever values were tried."""
@@ -201,7 +228,9 @@ def check(
     trials = _try(model, answers, answers.drawn)
     if not trials.accepted:
         trials = _try(model, answers, answers.at(examples))
-    if found := beyond_chance(trials.deviations):
+    if answers.draws and (chance := answers.chance()):
+        reason = chance
+    elif found := beyond_chance(trials.deviations):
         path = write_reproduction(source, artifact, found)
         reason = f"{in_words(found)}; reproduction in {path}"
     elif not trials.accepted:
@@ -254,7 +283,8 @@ def _try(model: CompiledModel, answers: Answers, asked: Sequence[Answer]) -> Tri
             found.accepted.append(answer.sizes)
             shapes = shapes_of(model.signature, answer.sizes)
             try:
-                ours = model.call(*inputs, unmasked=answer.bare)
+                with answer.drawing():
+                    ours = model.call(*inputs, unmasked=answer.bare)
             except IndexRangeError as wrong:
                 if wrong.low < wrong.high:  # else no index is legal, and what PyTorch does is no answer
                     found.deviations.append(_failed(shapes, wrong))

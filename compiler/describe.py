@@ -335,6 +335,8 @@ def _call_lines(plan: Schedule) -> tuple[CallLine, ...]:
 
 def _why_eager(node: Node) -> str:
     """Why PyTorch runs a call by name."""
+    if "draw" in node.attributes:
+        return "random numbers"
     if any(value.dtype.is_complex for value in (*node.inputs, *node.results)):
         return "complex numbers"
     return "no rule for this operator"

@@ -41,7 +41,14 @@ from dlcb.compiler.describe import (
     describe_signature,
     untraced_signature,
 )
-from dlcb.compiler.errors import CaptureError, CompilerError, RefusedCode, TooLong, UnsupportedOperator
+from dlcb.compiler.errors import (
+    CaptureError,
+    CompilerError,
+    Incomparable,
+    RefusedCode,
+    TooLong,
+    UnsupportedOperator,
+)
 from dlcb.compiler.host.lower import lower
 from dlcb.compiler.ir import text
 from dlcb.compiler.kgen.deadline import Allowance
@@ -177,11 +184,23 @@ def _generalized(
     """A model that cannot be traced, though it runs, is PyTorch's; a contradiction to what was declared is
     an error."""
     try:
-        return generalize(source, module, options)
-    except (CaptureError, UnsupportedOperator) as error:
+        captured = generalize(source, module, options)
+        _refuse_chance(captured)
+        return captured
+    except (CaptureError, UnsupportedOperator, Incomparable) as error:
         if isinstance(module, ExportedProgram):
             raise
         return _eager(source, module, error)
+
+
+def _refuse_chance(captured: Captured) -> None:
+    """Raises Incomparable where shapes would be confirmed one by one by answers that no two calls share."""
+    unproven = next((each.unproven for each in (captured, *captured.others) if each.unproven), "")
+    if unproven and captured.draws:
+        raise Incomparable(
+            f"it draws random numbers ({captured.draws}), so that PyTorch's answers cannot tell at which "
+            f"shapes the program is right, and that is not proven: {unproven}"
+        )
 
 
 def _eager(source: ModelSource, module: nn.Module | ExportedProgram, error: CompilerError) -> Untraced:
@@ -225,7 +244,8 @@ def _reference(
     if captured.within:  # what it is limited to may hold no size that is drawn
         further += captured.examples[:1]
     mask = artifact.unmasked[0] if artifact.unmasked else ""
-    return Answers(source, module, artifact.signature, mask, device, options.check_shapes, further)
+    signature, draws = artifact.signature, bool(captured.draws)
+    return Answers(source, module, signature, mask, device, options.check_shapes, further, draws)
 
 
 def compile_captured(

@@ -10,6 +10,7 @@ these are known.
     ├── ToolchainError        g++ or NVRTC is missing, or does not run
     ├── RefusedCode           the compiler refused a text that we generated: PyTorch serves the model
     ├── TooLong               kernels are too large: smaller ones are made, or PyTorch serves the model
+    ├── Incomparable          its answers cannot be compared with PyTorch's, which serves the model
     ├── UnknownName           a stage, suite, case or peer that does not exist
     ├── ArtifactError         an artifact or a kernel in the store cannot be used
     └── RequestError          the caller's fault; over HTTP a 400
@@ -71,6 +72,10 @@ class RefusedCode(CompilerError):
 
 class TooLong(CompilerError):
     """Kernels were not generated within their limits: smaller ones are, or PyTorch makes up for it."""
+
+
+class Incomparable(CompilerError):
+    """A program of which nobody could tell whether it is the model."""
 
 
 class UnknownName(CompilerError):

@@ -44,6 +44,17 @@ class Captured:
         """Those of every graph."""
         return {name: x for each in (*self.others, self) for name, x in each.parameters.items()}
 
+    @property
+    def draws(self) -> str:
+        """The first call of any graph that draws random numbers, with the user's line; "" where none does."""
+        drawing = (
+            f"{node.attributes['target']} at {node.source}"
+            for each in (self, *self.others)
+            for node in each.graph.nodes
+            if "draw" in node.attributes
+        )
+        return next(drawing, "")
+
     def serves_all(self, ranges: Mapping[str, tuple[int, int | None]]) -> bool:
         """Whether every size in `ranges` that the program takes is served by one of the graphs, proven."""
         conditions = [[branch.condition for branch in each.within] for each in (self, *self.others)]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Node as FxNode
 
-from dlcb.compiler.bridge import aten, aten_complex, aten_shape, number, partition
+from dlcb.compiler.bridge import aten, aten_complex, aten_shape, chance, number, partition
 from dlcb.compiler.bridge.aten_complex import Complex
 from dlcb.compiler.bridge.aten_split import Pieces
 from dlcb.compiler.bridge.capture import node_line
@@ -194,6 +194,7 @@ class _Lowering:
         self.place_of: list[dict[FxNode, int]] = []  # of each program
         self.weights = [program.parameters for program in programs]
         self.notes: dict[str, None] = {}
+        self.draws = 0  # calls that draw random numbers
 
     def run(self) -> Lowered:
         rows = align(self.programs)
@@ -279,6 +280,9 @@ class _Lowering:
         in_complex = aten_complex.is_complex(given) or _gives_complex(node)
         if target in number.TAKEN and not in_complex:
             return number.taken(self.emit, arguments[0])
+        if chance.draws(node.target, arguments, keywords):
+            self.draws += 1
+            return self._eager(row, arguments, keywords, draw=self.draws)
         function, _ = aten.find(target, in_complex)
         if function is not None and not (_holds_number(given) or aten_complex.is_whole(given)):
             try:
@@ -485,7 +489,9 @@ class _Lowering:
 
     # ---- eager nodes -------------------------------------------------------------------------------
 
-    def _eager(self, row: tuple[FxNode, ...], arguments: list[Any], keywords: dict[str, Any]) -> Any:
+    def _eager(
+        self, row: tuple[FxNode, ...], arguments: list[Any], keywords: dict[str, Any], **draw: int
+    ) -> Any:
         """The call as PyTorch's: result sizes are explained like literals, or become fresh size variables."""
         node = row[0]
         assert isinstance(node.target, torch._ops.OpOverload)
@@ -528,8 +534,10 @@ class _Lowering:
             arguments=plain,
             shapes=tuple(shapes),
             dtypes=tuple(dtypes),
+            **draw,
         )
-        self.notes[f"{node.target} at {self.build.source}: runs eagerly"] = None
+        how = "draws random numbers, at each call anew" if draw else "runs eagerly"
+        self.notes[f"{node.target} at {self.build.source}: {how}"] = None
         self._remember(made)
         return made[0] if alone else list(made)
 

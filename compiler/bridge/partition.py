@@ -16,6 +16,7 @@ from dlcb.compiler.ir.graph import Value
 
 _DTYPE, _DEVICE, _INPUT, _NUMBER, _KEYWORD = "dtype:", "device", "$", "#", "="
 _COMPLEX = "complex:"
+_FUNCTIONAL = {"normal_": "normal_functional"}  # which are not called as the others
 
 
 def encode(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[tuple[Value, ...], tuple]:
@@ -40,6 +41,8 @@ def encode(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[tuple
             return f"{_COMPLEX}{value}"
         if isinstance(value, Expr) or value is None or isinstance(value, (bool, int, float, str)):
             return value
+        if isinstance(value, torch.Generator):
+            raise UnsupportedOperator("random numbers are drawn by a generator of the program's own")
         raise UnsupportedOperator(f"argument {value!r} has no plain form")
 
     memory = ("layout", "memory_format", "pin_memory", "non_blocking")
@@ -91,7 +94,7 @@ def name_of(operator: torch._ops.OpOverload) -> str:
         raise UnsupportedOperator(f"{operator} is no operator of PyTorch's own")
     if not operator._schema.is_mutable:
         return str(operator)
-    functional = f"{namespace}.{name.removesuffix('_')}.{overload}"
+    functional = f"{namespace}.{_FUNCTIONAL.get(name, name.removesuffix('_'))}.{overload}"
     if not name.endswith("_") or find(functional)._schema.is_mutable:  # type: ignore[attr-defined]
         raise UnsupportedOperator(f"{operator} writes into its operands, and nothing else does the same")
     return functional

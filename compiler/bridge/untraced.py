@@ -1,6 +1,7 @@
-"""Programs that cannot be traced, because what they do next depends on values, or leaves PyTorch, and those
-whose kernels were not to be had: the compiler refused them, or generating them took too long. PyTorch runs
-them as they are; what their outputs are called and of which type they are comes from running them."""
+"""Programs that cannot be traced, because what they do next depends on values, or leaves PyTorch; those whose
+kernels were not to be had: the compiler refused them, or generating them took too long; and those whose
+answers cannot be compared. PyTorch runs them as they are; what their outputs are called and of which type
+they are comes from running them."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from dlcb.compiler.bridge.emit import from_torch
 from dlcb.compiler.bridge.probes import Bindings, Prober
 from dlcb.compiler.bridge.unchanged import unchanged
 from dlcb.compiler.dtype import DType
-from dlcb.compiler.errors import CompilerError, RefusedCode, TooLong, UnsupportedOperator
+from dlcb.compiler.errors import CompilerError, Incomparable, RefusedCode, TooLong, UnsupportedOperator
 from dlcb.compiler.shapes.system import System
 from dlcb.compiler.source import InputDeclaration, ModelSource
 
@@ -52,7 +53,7 @@ def untraced(source: ModelSource, module: nn.Module, error: CompilerError) -> Un
     leaves, spec = pytree.tree_flatten(runner.result)
     names = capture.names_of(leaves, spec, source.outputs)
     dtypes = [_carried(leaf.dtype).name for leaf in leaves if leaf is not None]
-    traced = isinstance(error, (RefusedCode, TooLong))
+    traced = isinstance(error, (RefusedCode, TooLong, Incomparable))
     why = error.message if traced else f"it cannot be traced: {error.message}"
     why += f" ({error.source_line})" if error.source_line else ""
     return Untraced(inputs, tuple(names), tuple(dtypes), why)

@@ -20,18 +20,20 @@ def _eager_shape(
     arguments: tuple,
     shapes: Sequence[Shape],
     dtypes: Sequence[DType],
+    draw: int = 0,
 ) -> tuple[Shape, ...]:
     return tuple(shapes)
 
 
 def _eager_dtype(
-    *xs: Type, target: str, arguments: tuple, shapes: Sequence[Shape], dtypes: Sequence[DType]
+    *xs: Type, target: str, arguments: tuple, shapes: Sequence[Shape], dtypes: Sequence[DType], draw: int = 0
 ) -> tuple[DType, ...]:
     return tuple(dtypes)
 
 
 # An ATen call by name ("aten.nonzero.default") with plain arguments. The maker of the node gives every
-# result's shape and type; a size that only run time knows is a fresh size variable.
+# result's shape and type; a size that only run time knows is a fresh size variable. Calls that draw random
+# numbers are numbered, from 1, so that no two of them are one.
 eager = Op("eager", "opaque", _eager_shape, _eager_dtype)
 
 

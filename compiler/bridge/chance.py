@@ -1,0 +1,94 @@
+"""Random numbers that a program draws, at each call anew. PyTorch draws them, in the program and beside it;
+so that the two can be compared, the numbers of one run are given to another, whatever types they are drawn
+in."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_SWITCHES = ("train", "training", "dropout", "dropout_p")  # arguments without which nothing is drawn
+_CHOICES = ("native_dropout",)  # which is drawn is the second result, the first follows from it
+# whose numbers are no results
+_WITHIN = ("_cudnn", "_flash", "_efficient", "_scaled_dot", "_fused", "_fill_mem", "_lstm", "miopen")
+
+
+def draws(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
+    """Whether a call of an ATen operator draws random numbers."""
+    if not isinstance(operator, torch._ops.OpOverload):
+        return False
+    if torch.Tag.nondeterministic_seeded not in operator.tags:
+        return False
+    switches = (*_SWITCHES, "p") if "dropout" in operator._opname else _SWITCHES
+    for place, declared in enumerate(operator._schema.arguments):
+        if declared.name in switches:
+            given = arguments[place] if place < len(arguments) else declared.default_value
+            if keywords.get(declared.name, given) in (False, 0):
+                return False
+    return True
+
+
+class Drawn:
+    """The random numbers of one run of a program, by operator and shape in their order."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[tuple[str, torch.Size], list[torch.Tensor]] = defaultdict(list)
+        self.unseen = ""  # an operator that draws numbers and does not show them
+
+    @property
+    def count(self) -> int:
+        return sum(tensor.numel() for each in self.numbers.values() for tensor in each)
+
+    def equals(self, other: Drawn) -> bool:
+        """Whether another run drew the same: then the program itself says which."""
+        return self.numbers.keys() == other.numbers.keys() and all(
+            len(each) == len(other.numbers[key]) and all(map(torch.equal, each, other.numbers[key]))
+            for key, each in self.numbers.items()
+        )
+
+
+class Recording(TorchDispatchMode):
+    """While it is entered, what PyTorch draws enters `drawn`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn = Drawn()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if draws(func, args, kwargs or {}):
+            if func._opname.startswith(_WITHIN):
+                self.drawn.unseen = str(func)
+            else:
+                chosen = result[1] if func._opname in _CHOICES else result
+                self.drawn.numbers[_key(func, chosen)].append(chosen.clone())
+        return result
+
+
+class Repeating(TorchDispatchMode):
+    """While it is entered, PyTorch draws what it drew in another run, as long as that lasts."""
+
+    def __init__(self, drawn: Drawn) -> None:
+        super().__init__()
+        self._left = {key: deque(each) for key, each in drawn.numbers.items()}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not draws(func, args, kwargs or {}):
+            return result
+        chosen = result[1] if func._opname in _CHOICES else result
+        left = self._left.get(_key(func, chosen)) if isinstance(chosen, torch.Tensor) else None
+        if left:
+            chosen.copy_(left.popleft())
+            if func._opname in _CHOICES:
+                result[0].copy_(args[0] * chosen / (1 - args[1]))
+        return result
+
+
+def _key(func: Any, drawn: torch.Tensor) -> tuple[str, torch.Size]:
+    """Writing into a tensor, or making one like it, draws the same."""
+    return func._opname.removesuffix("_functional").rstrip("_"), drawn.shape
