@@ -152,10 +152,15 @@ class Matrices:
 
     def find(self) -> Algorithm | None:
         """The algorithm that the library's heuristic takes for the fastest; None where it knows none."""
-        found, count = _Found(), c_int()
-        preference = self._described[-1].handle
-        status = self._find(*self._kinds, preference, 1, byref(found), byref(count))
-        return found.algorithm if status == 0 and count.value == 1 and found.state == 0 else None
+        offered = self.offered(1)
+        return offered[0] if offered else None
+
+    def offered(self, most: int) -> list[Algorithm]:
+        """What the library's heuristic offers, at most so many, the fastest by its reckoning first."""
+        found, count = (_Found * most)(), c_int()
+        if self._find(*self._kinds, self._described[-1].handle, most, found, byref(count)):
+            return []
+        return [each.algorithm for each in found[: count.value] if each.state == 0]
 
     def workspace(self, algorithm: Algorithm) -> int | None:
         """Bytes that the algorithm needs for this product; None where it cannot do it."""

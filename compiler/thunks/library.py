@@ -14,9 +14,11 @@ import torch
 from dlcb.compiler.errors import UnsupportedOperator
 from dlcb.compiler.runtime.calls import Binder
 from dlcb.compiler.runtime.types import TORCH
+from dlcb.compiler.thunks import measured
 from dlcb.compiler.thunks.convolution import ClippedConvolution, ImageConvolution
+from dlcb.compiler.thunks.products import Multiply
 from dlcb.compiler.thunks.rounding import cast_evenly
-from dlcb.compiler.thunks.unplanned import Multiply, UnplannedAttention, UnplannedProduct
+from dlcb.compiler.thunks.unplanned import UnplannedAttention, UnplannedProduct
 
 # Bytes: PyTorch's attention in blocks picks kernels that read as many by strides and sizes, and does not look
 # at addresses (pytorch/pytorch#183484): off them, it breaks the device's context.
@@ -49,8 +51,9 @@ def binder(operator: str, attributes: Mapping[str, Any], constant: Sequence[bool
         return ImageConvolution(attributes, constant_weights=all(weights), hot=hot)
     if operator == "convolution_relu":
         return ClippedConvolution(attributes, hot)
-    if operator in UNPLANNED_PRODUCTS and not hot:
-        row, multiply = UNPLANNED_PRODUCTS[operator], UnplannedProduct(_product)
+    if operator in PRODUCTS:
+        row = PRODUCTS[operator]
+        multiply = partial(measured.multiply, _product) if hot else UnplannedProduct(_product)
         return lambda operands, out: row(operands, attributes, out, multiply)
     bound = partial(bind, operator, attributes)
     return UnplannedAttention(bound) if operator == "attention" and not hot else bound
@@ -214,7 +217,7 @@ ROWS: dict[str, Row] = {
     "cast_evenly": _cast_evenly,
 }
 # rows that are told how to multiply
-UNPLANNED_PRODUCTS = {"linear": _linear, "matmul": _matmul, "product": _product_of_rows}
+PRODUCTS = {"linear": _linear, "matmul": _matmul, "product": _product_of_rows}
 
 
 def viewed(tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor | None:

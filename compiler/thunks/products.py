@@ -20,6 +20,11 @@ _MOST_SERVED = 1 << 14  # products remembered
 _MOST_ALIGNMENT = 16  # bytes; told of more, the heuristic picks the same
 _DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32})
 
+# rows [m, k], columns [k, n], perhaps a bias [n], memory for the result [m, n], whether relu follows
+Multiply = Callable[
+    [torch.Tensor, torch.Tensor, Sequence[torch.Tensor], torch.Tensor, bool], Callable[[], torch.Tensor]
+]
+
 Kind = TypeVar("Kind", bound=Hashable)
 Known = TypeVar("Known")
 
@@ -109,6 +114,25 @@ def prepare(
     added: torch.Tensor | None = None,
     relu: bool = False,
 ) -> Product | None:
+    """The product that `describe` describes, by an algorithm known from other numbers of rows; None where
+    cuBLASLt cannot."""
+    described = describe(first, second, result, bias=bias, added=added, relu=relu)
+    if described is None:
+        return None
+    form, matrices = described
+    served = _algorithms.serve(form, len(first), matrices.find, matrices.workspace)
+    return None if served is None else Product(form, matrices, *served)
+
+
+def describe(
+    first: torch.Tensor,
+    second: torch.Tensor,
+    result: torch.Tensor,
+    *,
+    bias: torch.Tensor | None = None,
+    added: torch.Tensor | None = None,
+    relu: bool = False,
+) -> tuple[Form, Matrices] | None:
     """relu(first [m, k] @ second [k, n] + bias [n] + added [m, n]) into result [m, n], all on one GPU, added
     up in float32 and rounded once. None where cuBLASLt cannot: another type or device, rows with gaps
     between their elements, nothing to multiply."""
@@ -146,11 +170,9 @@ def prepare(
         min(address & -address, _MOST_ALIGNMENT),
     )
     try:
-        matrices = Matrices(form, len(first), first, second, result, bias, added)
+        return form, Matrices(form, len(first), first, second, result, bias, added)
     except UnsupportedOperator:
         return None
-    served = _algorithms.serve(form, len(first), matrices.find, matrices.workspace)
-    return None if served is None else Product(form, matrices, *served)
 
 
 def _step(shape: Sequence[int], strides: Sequence[int]) -> int | None:

@@ -13,11 +13,7 @@ import torch
 
 from dlcb.compiler.runtime.calls import Binder
 from dlcb.compiler.thunks import products
-
-# rows [m, k], columns [k, n], perhaps a bias [n], memory for the result [m, n], whether relu follows
-Multiply = Callable[
-    [torch.Tensor, torch.Tensor, Sequence[torch.Tensor], torch.Tensor, bool], Callable[[], torch.Tensor]
-]
+from dlcb.compiler.thunks.products import Multiply
 
 UNPLANNED_CALLS = 8  # at one shape; one that comes more often is hot
 _MOST_GATHERED = 512 << 20  # bytes of windows
