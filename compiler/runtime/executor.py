@@ -13,6 +13,7 @@ import torch
 from dlcb.compiler.dtype import dtype
 from dlcb.compiler.host.interpreter import VECTOR_ALIGNMENT, Concrete, Interpreter
 from dlcb.compiler.host.program import Program
+from dlcb.compiler.runtime.effort import Effort
 from dlcb.compiler.runtime.memory import SharedArena
 from dlcb.compiler.runtime.plan import Plan
 from dlcb.compiler.runtime.shape_cache import ShapeCache
@@ -105,10 +106,10 @@ class Executor:
         kinds = {tensor.name: dtype(tensor.dtype) for tensor in concrete.segment.tensors}
         return sum(prod(concrete.view(name).shape) * kinds[name].itemsize for name in self._outputs)
 
-    def twin(self, plan: Plan, memory: SharedArena) -> Plan:
-        """The same plan prepared again, hot, for the stream that is current now and an arena of its own; it
-        is not kept in the cache."""
-        return Plan(self._templates[-1], plan.concrete, memory, hot=True)
+    def twin(self, plan: Plan, memory: SharedArena, effort: Effort) -> Plan:
+        """The same plan prepared again, as a hot one, for the stream that is current now and an arena of its
+        own; it is not kept in the cache."""
+        return Plan(self._templates[-1], plan.concrete, memory, effort)
 
     def is_cached(self, shapes: Shapes) -> bool:
         key = tuple(tuple(shape) for shape in shapes)

@@ -1,24 +1,26 @@
 """Hot plans as CUDA graphs: what was many launches becomes one. Graphs are recorded when the caller says that
 the queue is idle, on a stream of their own; they share one memory pool that is bounded in bytes and dropped
-as a whole, since freeing one graph may free nothing.
+as a whole, since freeing one graph may free nothing. What is faster for a recorded plan is measured after it,
+a moment at a time, and the plan recorded again.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 
+from dlcb.compiler.runtime.effort import Effort
 from dlcb.compiler.runtime.executor import Executor
 from dlcb.compiler.runtime.memory import SharedArena
 from dlcb.compiler.runtime.plan import Plan
 from dlcb.compiler.runtime.types import TORCH
 
 _WARM_RUNS = 2  # the first of a hot plan is when libraries plan their calls
+_MEASURED_AT_ONCE = 0.02  # seconds for which a request may find the GPU taken
 _COPIED_A_LAUNCH = 7 << 20  # bytes; a fast GPU copies them while a host launches one kernel, 3 to 4 us
 _COPIED_ANYWAY = 32 << 20  # bytes, 16 us: a run of few launches costs the host more
 
@@ -73,6 +75,7 @@ class Recorder:
         self._copied_bytes, self._limit_bytes = copied_bytes, limit_bytes
         self._stream = torch.cuda.Stream(device)
         self._recorded: WeakSet[Plan] = WeakSet()
+        self._unmeasured: WeakKeyDictionary[Plan, Executor] = WeakKeyDictionary()
         # graphs have an arena of their own, so that a larger shape served meanwhile does not undo them
         self._memory = SharedArena(device)
         self._pool = torch.cuda.MemPool()
@@ -85,25 +88,20 @@ class Recorder:
         return len(self._recorded)
 
     def promote(self, executor: Executor) -> bool:
-        """Record the hottest plan that deserves it; False when there is none. Call it when nothing waits to
-        run."""
+        """Record the hottest plan that deserves it, or measure what would be faster for one that is recorded;
+        False when there is neither. Call it when nothing waits to run."""
         plan = executor.hottest(self._least_runs, self._least_launches)
         if plan is None:
-            return False
-        shapes = executor.input_shapes(plan.concrete)
-        kinds = [TORCH[given.dtype] for given in executor.program.inputs]
-        read = sum(math.prod(shape) * kind.itemsize for shape, kind in zip(shapes, kinds, strict=True))
+            return self._improve(executor)
+        read = sum([tensor.nbytes for tensor in self._inputs(executor, plan, "meta")])
         copied = read + executor.output_bytes(plan.concrete)
         worth_copying = max(_COPIED_ANYWAY, plan.launches * _COPIED_A_LAUNCH)
         if copied > min(self._copied_bytes, worth_copying):
             plan.recordable = False
             return self.promote(executor)
+        effort = Effort()
         try:
-            inputs = [
-                torch.zeros(shape, dtype=kind, device=self._device)
-                for shape, kind in zip(shapes, kinds, strict=True)
-            ]
-            plan.give_way(self._record(executor, plan, inputs))
+            self._record(executor, plan, effort)
         except (
             RuntimeError
         ) as error:  # an operator that waits for the device, or no memory: it runs as before
@@ -111,8 +109,27 @@ class Recorder:
             logger.warning("a plan of %s cannot be recorded: %s", executor.program.name, error)
             return False
         self._recorded.add(plan)
+        if effort.postponed:
+            self._unmeasured[plan] = executor
         if self.bytes > self._limit_bytes:
             self.drop()
+        return True
+
+    def _improve(self, executor: Executor) -> bool:
+        """Measure for a moment, for one recorded plan; when all is known that could be faster, record it
+        again. False when there is no such plan."""
+        plan = next((plan for plan, owner in self._unmeasured.items() if owner is executor), None)
+        if plan is None:
+            return False
+        effort = Effort(_MEASURED_AT_ONCE)
+        try:
+            self._record(executor, plan, effort)
+        except RuntimeError as error:
+            logger.warning("a plan of %s stays as it was recorded: %s", executor.program.name, error)
+        else:
+            if effort.postponed:
+                return True
+        self._unmeasured.pop(plan, None)
         return True
 
     def drop(self) -> None:
@@ -120,33 +137,48 @@ class Recorder:
         for plan in self._recorded:
             plan.recorded, plan.runs = None, 0
         self._recorded = WeakSet()
+        self._unmeasured = WeakKeyDictionary()
         self._memory, self._pool = SharedArena(self._device), torch.cuda.MemPool()
         self.bytes = 0
         self.drops += 1
 
-    def _record(self, executor: Executor, plan: Plan, inputs: Sequence[torch.Tensor]) -> RecordedPlan:
+    def _record(self, executor: Executor, plan: Plan, effort: Effort) -> None:
+        """Let a graph stand for the plan; for one that is recorded if all was measured and something
+        gained."""
         before = torch.cuda.memory_reserved(self._device)
+        inputs = self._inputs(executor, plan, self._device)
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.no_grad(), torch.cuda.stream(self._stream):
-            twin = executor.twin(plan, self._memory)  # launches belong to a stream
+            twin = executor.twin(plan, self._memory, effort)  # launches belong to a stream
             for _ in range(_WARM_RUNS):
                 twin.start(inputs)
                 twin.show()
             self._stream.synchronize()
             twin.disregard()  # inputs of zeros may be bad indices
-            graph = torch.cuda.CUDAGraph()
-            # cuBLAS keeps a workspace a stream, and any other part of the process may free it (torch.compile
-            # does); a graph that knew its address would then write to memory of others. Cleared before and
-            # after, the workspace that the graph knows lies in the graphs' own pool.
-            torch._C._cuda_clearCublasWorkspaces()
-            # other threads may go on using the device meanwhile
-            pool: Any = self._pool.id  # a pair, which PyTorch declares under a private name
-            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-            try:
-                twin.start(inputs)
-                outputs = twin.show()
-            finally:
-                graph.capture_end()
-                torch._C._cuda_clearCublasWorkspaces()
+            if plan.recorded is None or (effort.gained and not effort.postponed):
+                plan.give_way(self._capture(twin, inputs))
         self.bytes += max(0, torch.cuda.memory_reserved(self._device) - before)
+
+    def _inputs(self, executor: Executor, plan: Plan, device: torch.device | str) -> list[torch.Tensor]:
+        shapes = executor.input_shapes(plan.concrete)
+        return [
+            torch.zeros(shape, dtype=TORCH[given.dtype], device=device)
+            for shape, given in zip(shapes, executor.program.inputs, strict=True)
+        ]
+
+    def _capture(self, twin: Plan, inputs: Sequence[torch.Tensor]) -> RecordedPlan:
+        graph = torch.cuda.CUDAGraph()
+        # cuBLAS keeps a workspace a stream, and any other part of the process may free it (torch.compile
+        # does); a graph that knew its address would then write to memory of others. Cleared before and after,
+        # the workspace that the graph knows lies in the graphs' own pool.
+        torch._C._cuda_clearCublasWorkspaces()
+        # other threads may go on using the device meanwhile
+        pool: Any = self._pool.id  # a pair, which PyTorch declares under a private name
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        try:
+            twin.start(inputs)
+            outputs = twin.show()
+        finally:
+            graph.capture_end()
+            torch._C._cuda_clearCublasWorkspaces()
         return RecordedPlan(graph, twin, inputs, outputs, self._memory.block)

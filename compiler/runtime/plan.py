@@ -27,6 +27,7 @@ from dlcb.compiler.runtime.calls import (
     viewed,
 )
 from dlcb.compiler.runtime.device import Cells, Prepared
+from dlcb.compiler.runtime.effort import Effort
 from dlcb.compiler.runtime.memory import SharedArena
 from dlcb.compiler.runtime.template import CallTemplate, Place, Template
 
@@ -40,11 +41,15 @@ class Recorded(Protocol):
 
 
 class Plan:
-    """A prepared segment over the arena `memory`; `hot`: worth whatever it takes to prepare its calls. `run`
-    may be called again and again, by one thread at a time."""
+    """A prepared segment over the arena `memory`; `effort` is what its calls may cost to prepare, if it is
+    hot. `run` may be called again and again, by one thread at a time."""
 
     def __init__(
-        self, template: Template, concrete: Concrete, memory: SharedArena, hot: bool = False
+        self,
+        template: Template,
+        concrete: Concrete,
+        memory: SharedArena,
+        effort: Effort | None = None,
     ) -> None:
         memory.require(concrete.arena_bytes)
         device = template.around.device
@@ -56,7 +61,7 @@ class Plan:
         arguments, launches, self._checks = _arguments(template, concrete, memory, cells)
         steps, held = device.launchers(launches, arguments)
         if template.calls:
-            calls = _Calls(template, concrete, memory, hot, self._frame, cells, arguments)
+            calls = _Calls(template, concrete, memory, effort, self._frame, cells, arguments)
             steps = calls.among(steps)
         self._pointers, self._steps = arguments.view, steps
         self._held: Any = (arguments, held)  # launches know these by address only
@@ -199,12 +204,12 @@ class _Calls:
         template: Template,
         concrete: Concrete,
         memory: SharedArena,
-        hot: bool,
+        effort: Effort | None,
         frame: list[Any],
         cells: list[list[int]],
         arguments: Cells,
     ) -> None:
-        self._template, self._concrete, self._memory, self._hot = template, concrete, memory, hot
+        self._template, self._concrete, self._memory, self._effort = template, concrete, memory, effort
         self._frame, self._cells, self._pointers = frame, cells, arguments.view
         self._tensors: dict[tuple[int, int, torch.dtype], torch.Tensor] = {}
         self._steps: list[Callable[[], Any]] = []
@@ -233,7 +238,7 @@ class _Calls:
         for (place, check, ignored), limits in zip(planned.checks, call.ranges, strict=True):
             sizes, indices = self._concrete.sizes, self._operand(place)
             yield partial(check_indices, indices, check, limits, sizes, around.definitions, ignored)
-        bind = around.bind(call, self._hot)
+        bind = around.bind(call, self._effort)
         operands = [self._operand(p) if isinstance(p, Place) else p for p in planned.operands]
         if planned.eager:
             takes = [self._delivery(place, True) for place in planned.results]

@@ -27,6 +27,7 @@ from dlcb.compiler.host.program import (
 )
 from dlcb.compiler.runtime.calls import Binder, as_view, cloned, copied, viewed
 from dlcb.compiler.runtime.device import STATUS_CELLS, Cells, Device
+from dlcb.compiler.runtime.effort import Effort
 from dlcb.compiler.runtime.memory import SharedArena
 from dlcb.compiler.runtime.types import TORCH
 
@@ -34,14 +35,14 @@ from dlcb.compiler.runtime.types import TORCH
 @dataclass(frozen=True)
 class Surroundings:
     """What plans of one program need beside the sizes. `parameters` by buffer name, aligned to 64 bytes;
-    `functions` gives a kernel's entry point; `bind` prepares a library or eager call, told whether plans are
-    hot: worth whatever it takes to prepare them."""
+    `functions` gives a kernel's entry point; `bind` prepares a library or eager call, told what
+    that may cost if the plan is hot."""
 
     device: Device
     memory: SharedArena
     functions: Callable[[str], Any]
     parameters: Mapping[str, torch.Tensor]
-    bind: Callable[[ConcreteCall, bool], Binder]
+    bind: Callable[[ConcreteCall, Effort | None], Binder]
     definitions: tuple[Definition, ...] = ()
 
 

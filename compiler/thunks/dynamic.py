@@ -15,6 +15,7 @@ from dlcb.compiler.host.interpreter import ConcreteCall
 from dlcb.compiler.host.program import EagerCall, LibraryCall, Program
 from dlcb.compiler.runtime.calls import Binder
 from dlcb.compiler.runtime.device import Device
+from dlcb.compiler.runtime.effort import Effort
 from dlcb.compiler.runtime.executor import Executor, Ran, Shapes
 from dlcb.compiler.runtime.memory import SharedArena
 from dlcb.compiler.runtime.template import Surroundings
@@ -104,7 +105,7 @@ def _given(parameters: Tensors, name: str, program: Program) -> torch.Tensor:
         ) from None
 
 
-def _binder(device: Device, program: Program) -> Callable[[ConcreteCall, bool], Binder]:
+def _binder(device: Device, program: Program) -> Callable[[ConcreteCall, Effort | None], Binder]:
     parameters = {buffer.name for buffer in program.parameters}
     constant = {
         tensor.name: tensor.buffer in parameters for segment in program.segments for tensor in segment.tensors
@@ -116,11 +117,11 @@ def _binder(device: Device, program: Program) -> Callable[[ConcreteCall, bool], 
         if isinstance(step, LibraryCall)
     }
 
-    def of(concrete: ConcreteCall, hot: bool) -> Binder:
+    def of(concrete: ConcreteCall, effort: Effort | None) -> Binder:
         call, attributes = concrete.call, concrete.attributes
         if isinstance(call, EagerCall):
             return lambda operands, out: eager.bind(call.target, attributes, operands, device.torch_device)
-        return library.binder(call.operator, attributes, constants[call.inputs], hot)
+        return library.binder(call.operator, attributes, constants[call.inputs], effort)
 
     return of
 

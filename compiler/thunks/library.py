@@ -13,6 +13,7 @@ import torch
 
 from dlcb.compiler.errors import UnsupportedOperator
 from dlcb.compiler.runtime.calls import Binder
+from dlcb.compiler.runtime.effort import Effort
 from dlcb.compiler.runtime.types import TORCH
 from dlcb.compiler.thunks import measured
 from dlcb.compiler.thunks.convolution import ClippedConvolution, ImageConvolution
@@ -43,9 +44,12 @@ def bind(
     return row(operands, attributes, out)
 
 
-def binder(operator: str, attributes: Mapping[str, Any], constant: Sequence[bool], hot: bool) -> Binder:
+def binder(
+    operator: str, attributes: Mapping[str, Any], constant: Sequence[bool], effort: Effort | None = None
+) -> Binder:
     """How one step of a plan binds its calls. `constant` says which operands are the same in all of them;
-    `hot` that so many calls follow that a library may plan them for as long as it likes."""
+    `effort` what preparing may cost, where so many calls follow that a library may plan them."""
+    hot = effort is not None
     if operator == "convolution_nhwc":
         weights = constant[1 : len(constant) - bool(attributes.get("residual"))]
         return ImageConvolution(attributes, constant_weights=all(weights), hot=hot)
@@ -53,7 +57,9 @@ def binder(operator: str, attributes: Mapping[str, Any], constant: Sequence[bool
         return ClippedConvolution(attributes, hot)
     if operator in PRODUCTS:
         row = PRODUCTS[operator]
-        multiply = partial(measured.multiply, _product) if hot else UnplannedProduct(_product)
+        multiply = (
+            UnplannedProduct(_product) if effort is None else partial(measured.multiply, effort, _product)
+        )
         return lambda operands, out: row(operands, attributes, out, multiply)
     bound = partial(bind, operator, attributes)
     return UnplannedAttention(bound) if operator == "attention" and not hot else bound

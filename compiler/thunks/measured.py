@@ -1,24 +1,26 @@
 """Products at shapes that are hot: of PyTorch's call and the algorithms that cuBLASLt offers, the one that
-takes the least time on this GPU. It is measured when a plan is recorded, once for each kind of product and
-number of rows.
+takes the least time on this GPU. It is measured while nothing waits to run, once for each kind of product
+and number of rows.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from threading import Lock
 
 import torch
 
+from dlcb.compiler.runtime.effort import Effort
 from dlcb.compiler.thunks import products
 from dlcb.compiler.thunks.cublaslt import Algorithm, Form, Matrices
 from dlcb.compiler.thunks.products import Multiply
 
 _OFFERED = 8  # algorithms; those behind them were never the fastest
 _SHORT = 8e-6  # seconds; of so short a product another algorithm saves less than it can be told apart by
-_FASTER = 0.97  # of PyTorch's time: what takes longer is not worth another order of summation
+_FASTER = 0.95  # of PyTorch's time: what takes longer is not worth another order of summation
 _REPEATS, _ROUNDS = 8, 2
 _LONG = 1e-3  # seconds that the repeats may take together
 _ENQUEUED_IN = 500_000  # cycles, 0.3 ms: by then the host has enqueued what is measured
@@ -34,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 def multiply(
+    effort: Effort,
     planned: Multiply,
     rows: torch.Tensor,
     columns: torch.Tensor,
@@ -41,8 +44,8 @@ def multiply(
     out: torch.Tensor,
     relu: bool,
 ) -> Callable[[], torch.Tensor]:
-    """What `planned` binds, or something faster. To measure overwrites `out`; while a graph is recorded it is
-    not done."""
+    """What `planned` binds, or something faster where that is known, or `effort` allows to measure it now,
+    which overwrites `out`."""
     call = planned(rows, columns, bias, out, relu)
     described = products.describe(rows, columns, out, bias=bias[0] if bias else None, relu=relu)
     if described is None:
@@ -51,14 +54,18 @@ def multiply(
     place = form, len(rows)
     with _lock:
         if place not in _measured:
-            if torch.cuda.is_current_stream_capturing():
+            if effort.seconds <= 0:
+                effort.postponed = True
                 return call
             if len(_measured) >= _MOST_MEASURED:  # clients choose sizes; what is in use is soon back
                 _measured.clear()
+            began = time.perf_counter()
             _measured[place] = _fastest(call, matrices, form, out)
+            effort.seconds -= time.perf_counter() - began
         algorithm = _measured[place]
     if algorithm is None:
         return call
+    effort.gained = True
     return partial(_run, products.Product(form, matrices, *algorithm), call, out)
 
 

@@ -1,6 +1,7 @@
 """The CUDA device: launches on PyTorch's stream, bad indices that leave the device usable, graphs that change
 nothing."""
 
+from functools import partial
 from pathlib import Path
 
 import compiled_graphs
@@ -12,7 +13,9 @@ from dlcb.compiler.errors import ArtifactError, IndexRangeError
 from dlcb.compiler.expr.node import as_expr
 from dlcb.compiler.ir import ops
 from dlcb.compiler.ir.graph import Graph, GraphBuilder
+from dlcb.compiler.runtime import graphs
 from dlcb.compiler.runtime.graphs import Recorder
+from dlcb.compiler.thunks import measured
 from dlcb.compiler.thunks.dynamic import ProgramThunk
 from dlcb.kernel_cache import LayeredStore, open_store
 
@@ -100,7 +103,8 @@ def test_recorded_plans_give_the_same_and_find_bad_indices(thunk: ProgramThunk, 
         thunk.run([draw(*shape)])
     assert recorder.promote(thunk.executor)
     assert recorder.promote(thunk.executor)
-    assert not recorder.promote(thunk.executor)
+    assert recorder.graphs == 2
+    assert promoted(recorder, thunk) == 2  # their products are measured
     assert recorder.graphs == 2
     kept = []
     for shape in shapes * 3:
@@ -115,6 +119,40 @@ def test_recorded_plans_give_the_same_and_find_bad_indices(thunk: ProgramThunk, 
         thunk.run([ids])
     ids[0, 1] = 0
     torch.testing.assert_close(thunk.run([ids]).outputs[0], eager(ids, weights), atol=1e-4, rtol=1e-4)
+
+
+def test_a_plan_is_recorded_again_where_something_is_faster(
+    thunk: ProgramThunk, weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here everything is faster than PyTorch's call, and each measurement takes all the time there is."""
+    monkeypatch.setattr(measured, "_measured", {})
+    monkeypatch.setattr(measured, "_SHORT", 0.0)
+    monkeypatch.setattr(measured, "_seconds", lambda run, repeats: float(isinstance(run, partial)))
+    monkeypatch.setattr(graphs, "_MEASURED_AT_ONCE", 1e-9)
+    recorder = Recorder(torch.device("cuda", 0), least_runs=2, least_launches=1)
+    ids = draw(3, 8)
+    for _ in range(2):
+        thunk.run([ids])
+    assert recorder.promote(thunk.executor)
+    (plan,) = thunk.executor.cache
+    recorded = plan.recorded
+    assert promoted(recorder, thunk) >= 1
+    assert any(algorithm is not None for algorithm in measured._measured.values())
+    assert plan.recorded is not recorded
+    for _ in range(3):
+        ids = draw(3, 8)
+        torch.testing.assert_close(thunk.run([ids]).outputs[0], eager(ids, weights), atol=1e-4, rtol=1e-4)
+    ids[2, 7] = 100
+    with pytest.raises(IndexRangeError, match=r"holds 100 at position \[2, 7\]"):
+        thunk.run([ids])
+
+
+def promoted(recorder: Recorder, thunk: ProgramThunk) -> int:
+    """How often there was something to promote."""
+    for count in range(100):
+        if not recorder.promote(thunk.executor):
+            return count
+    raise AssertionError("there is always something to promote")
 
 
 @pytest.mark.parametrize("recorded", [False, True])

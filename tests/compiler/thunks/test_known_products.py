@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dlcb.compiler.runtime.effort import Effort
 from dlcb.compiler.thunks import cublaslt, library, products
 from dlcb.compiler.thunks.products import REACH, Algorithms, prepare
 from dlcb.compiler.thunks.unplanned import UNPLANNED_CALLS
@@ -83,11 +84,11 @@ def test_products_on_a_cpu_are_pytorch_s() -> None:
 
 
 @pytest.mark.parametrize("operator", ["linear", "matmul"])
-@pytest.mark.parametrize("hot", [False, True])
-def test_a_step_on_a_cpu_multiplies(operator: str, hot: bool) -> None:
+@pytest.mark.parametrize("effort", [None, Effort()])
+def test_a_step_on_a_cpu_multiplies(operator: str, effort: Effort | None) -> None:
     x, weight, out = torch.randn(2, 3, 4), torch.randn(5, 4), torch.empty(2, 3, 5)
     second = weight if operator == "linear" else weight.t()
-    library.binder(operator, {}, [False, True], hot)([x, second], out)()
+    library.binder(operator, {}, [False, True], effort)([x, second], out)()
     torch.testing.assert_close(out, x @ weight.t())
 
 
@@ -199,7 +200,7 @@ def test_a_step_gives_the_same_before_and_after_it_is_hot(
     if not there:
         monkeypatch.setattr(cublaslt, "library", lambda: None)
     x, weight, bias, out = drawn(5, 9, 64), drawn(48, 64) / 8, drawn(48), drawn(5, 9, 48)
-    bind = library.binder("linear", {"relu": relu}, [False, True, True], hot=False)
+    bind = library.binder("linear", {"relu": relu}, [False, True, True])
     wanted = torch.nn.functional.linear(x, weight, bias)
     call = bind([x, weight, bias], out)
     for _ in range(UNPLANNED_CALLS + 2):

@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional
 
 from dlcb.compiler.errors import UnsupportedOperator
+from dlcb.compiler.runtime.effort import Effort
 from dlcb.compiler.thunks import library
 
 
@@ -98,17 +99,17 @@ def test_attention_of_nothing_is_nothing(shape) -> None:
 
 
 @pytest.mark.device
-@pytest.mark.parametrize("hot", [False, True])
+@pytest.mark.parametrize("effort", [None, Effort()])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("width", [4, 8, 64])
-def test_attention_reads_operands_at_any_address(dtype, width, masked, hot) -> None:
+def test_attention_reads_operands_at_any_address(dtype, width, masked, effort) -> None:
     shapes = [(2, 3, 5, width), (2, 3, 16, width), (2, 3, 16, width), *[(2, 3, 5, 16)] * masked]
     exact = [torch.randn(shape).to(dtype) for shape in shapes]
     operands = []
     for before, x in enumerate(exact, start=1):
         operands.append(torch.zeros(x.numel() + before, dtype=dtype, device="cuda")[before:].view(x.shape))
-    attend = library.binder("attention", {"scale": 0.5}, [False] * len(operands), hot)(operands, None)
+    attend = library.binder("attention", {"scale": 0.5}, [False] * len(operands), effort)(operands, None)
     for held, x in zip(operands, exact, strict=True):
         held.copy_(x)
     q, k, v, *mask = [x.double() for x in exact]

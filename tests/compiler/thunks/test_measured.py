@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from dlcb.compiler.runtime.effort import Effort
 from dlcb.compiler.thunks import library, measured, products
 
 FORM = products.Form(0, torch.float32, False, 4, 4, True, (4, 4, 4, 4), False, False, False, 16)
@@ -66,7 +67,7 @@ def test_pytorch_s_call_stays_where_nothing_is_worth_leaving_it(choose: Callable
 def test_what_cannot_run_or_answers_otherwise_is_not_taken(
     choose: Callable[..., object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert choose(100, WRONG, IMPOSSIBLE, REFUSED, 95) == (95, 95)
+    assert choose(100, WRONG, IMPOSSIBLE, REFUSED, 94) == (94, 94)
     assert "not PyTorch's product" in caplog.text
 
 
@@ -90,7 +91,7 @@ def test_a_hot_step_multiplies(
     )
     bias = [torch.randn(384, device="cuda").to(dtype)] if biased else []
     out = torch.empty(300, 384, device="cuda", dtype=dtype)
-    bind = library.binder("linear", {"relu": relu}, [False, True, True], hot=True)
+    bind = library.binder("linear", {"relu": relu}, [False, True, True], Effort(1.0))
     wanted = torch.nn.functional.linear(x.double(), weight.double(), *(b.double() for b in bias))
     wanted = wanted.relu() if relu else wanted
     bind([x, weight, *bias], out)()
@@ -106,16 +107,17 @@ def test_a_hot_step_multiplies(
 
 
 @pytest.mark.device
-def test_nothing_is_measured_while_a_graph_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_there_is_no_time_to_measure_is_pytorch_s(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measured, "_measured", {})
+    effort = Effort()
     x, weight = torch.randn(2048, 512, device="cuda"), torch.randn(512, 512, device="cuda")
     out, wanted = torch.empty(2048, 512, device="cuda"), x @ weight.t()
-    bind = library.binder("linear", {}, [False, True], hot=True)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        bind([x, weight], out)()
-    assert not measured._measured
-    graph.replay()
+    bind = library.binder("linear", {}, [False, True], effort)
+    bind([x, weight], out)()
     torch.testing.assert_close(out, wanted)
+    assert effort.postponed
+    assert not measured._measured
+    effort.seconds = 1.0
     bind([x, weight], out)()
     assert len(measured._measured) == 1
+    assert effort.seconds < 1.0

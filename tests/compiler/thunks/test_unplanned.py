@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlcb.compiler.bridge.agreement import without_tf32
+from dlcb.compiler.runtime.effort import Effort
 from dlcb.compiler.thunks import library, unplanned
 from dlcb.compiler.thunks.unplanned import UNPLANNED_CALLS, UnplannedAttention
 
@@ -35,10 +36,10 @@ def test_a_cpu_has_no_such_choice() -> None:
     assert bool(UnplannedAttention(allowed)([torch.zeros(1, 1, 2, 8)] * 3, None)())
 
 
-@pytest.mark.parametrize("hot", [False, True])
-def test_the_answer_is_attention_s(hot: bool) -> None:
+@pytest.mark.parametrize("effort", [None, Effort()])
+def test_the_answer_is_attention_s(effort: Effort | None) -> None:
     q, k, v = torch.randn(3, 2, 4, 5, 8)
-    bind = library.binder("attention", {"scale": 0.5}, [False] * 3, hot)
+    bind = library.binder("attention", {"scale": 0.5}, [False] * 3, effort)
     wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=0.5)
     assert torch.equal(bind([q, k, v], None)(), wanted)
 
@@ -104,8 +105,8 @@ def test_a_step_gives_the_same_before_and_after_it_is_hot(residual: bool, ceilin
     operands += [torch.randn(2, 9, 7, 16)] if residual else []
     given = [x.half().cuda() for x in operands]
     cold, hot = (
-        library.binder("convolution_nhwc", attributes | {"residual": residual}, [False] * len(given), hot)
-        for hot in (False, True)
+        library.binder("convolution_nhwc", attributes | {"residual": residual}, [False] * len(given), effort)
+        for effort in (None, Effort())
     )
     wanted = hot(given, None)()
     for _ in range(UNPLANNED_CALLS + 2):
@@ -122,6 +123,6 @@ def test_a_channels_first_step_gives_the_same_before_and_after_it_is_hot(residua
     wanted = torch.nn.functional.conv2d(*given[:3], padding=1)
     wanted = torch.relu(wanted + given[3] if residual else wanted)
     with without_tf32():
-        step = library.binder("convolution_relu", attributes, [False, True, True, False], False)
+        step = library.binder("convolution_relu", attributes, [False, True, True, False])
         for _ in range(UNPLANNED_CALLS + 2):
             torch.testing.assert_close(step(given, None)(), wanted, atol=1e-3, rtol=1e-3)
