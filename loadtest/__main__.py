@@ -44,7 +44,7 @@ def run(
     eager: Annotated[Path | None, typer.Option(help="Check against eager models of this config.")] = None,
     connections: Annotated[int, typer.Option(min=1, max=1024)] = 8,
     rate: Annotated[float, typer.Option(min=0, help="Open loop: arrivals a second. 0: closed loop.")] = 0.0,
-    seconds: Annotated[float, typer.Option(min=0.1, max=600)] = 10.0,
+    seconds: Annotated[float, typer.Option(min=0.1, max=600, help="Of load, for each scenario.")] = 10.0,
     requests: Annotated[int, typer.Option(min=1, help="Distinct requests a scenario.")] = 100,
     seed: Annotated[int | None, typer.Option(help="Repeat an earlier run's draws.")] = None,
     tolerance: Annotated[float, typer.Option(help="Of an output's largest magnitude.")] = 1e-4,
@@ -54,7 +54,8 @@ def run(
     chosen = _named("scenario", SCENARIOS, scenario or list(SCENARIOS))
     seed = secrets.randbits(32) if seed is None else seed
     loop = f"open loop, {rate:g} arrivals/s" if rate else "closed loop"
-    console.print(f"seed {seed}; {loop}; {connections} connections; {seconds:g} s a scenario")
+    console.print(f"seed {seed}; {loop}; {connections} connections")
+    _announce(len(chosen) * seconds, f"{len(chosen)} scenarios of {seconds:g} s", start is not None)
     references = eager_references(eager or start, {one.model for one in chosen})
     with ExitStack() as stack:
         if start:
@@ -93,7 +94,7 @@ def race(
     contestant: Annotated[list[str] | None, typer.Option(help="By name; may be repeated.")] = None,
     case: Annotated[list[str] | None, typer.Option(help="By name; may be repeated.")] = None,
     rounds: Annotated[int, typer.Option(min=1, max=50)] = 5,
-    seconds: Annotated[int, typer.Option(min=1, max=60)] = 3,
+    seconds: Annotated[int, typer.Option(min=1, max=60, help="Of each contestant in each round.")] = 3,
     results: Annotated[Path, typer.Option(help="Folder for the results.")] = RESULTS,
 ) -> None:
     """Race the server against a bare ASGI application, and with --peers against other servers."""
@@ -102,6 +103,10 @@ def race(
     taking_part = _named("contestant", known, contestant or usual)
     all_cases = {one.name: one for one in racing.CASES}
     cases = _named("case", all_cases, case or list(all_cases))
+    turns = len(taking_part) * len(cases)
+    _announce(
+        turns * (rounds * seconds + 1), f"at most {turns} times {rounds} rounds of {seconds} s and 1 s before"
+    )
     raced = racing.race(
         cases, taking_part, peers or Path(sys.executable), wrk, rounds=rounds, seconds=seconds
     )
@@ -130,39 +135,54 @@ def race(
 
 @app.command()
 def overload(
-    seconds: Annotated[float, typer.Option(min=1, max=600)] = 60.0,
+    seconds: Annotated[float, typer.Option(min=1, max=600, help="Of overload.")] = 60.0,
     results: Annotated[Path, typer.Option(help="Folder for the results.")] = RESULTS,
 ) -> None:
     """Three times the load that the server can bear: does it still do what it can, and refuse the rest?"""
+    before = endurance.WARM_UP + endurance.measuring(seconds)
+    _announce(before + seconds, f"{before:g} s to find what it can bear, {seconds:g} s of overload")
     _conclude("overload", endurance.overload(seconds), results)
 
 
 @app.command()
 def soak(
-    seconds: Annotated[float, typer.Option(min=1, max=3600)] = 600.0,
+    seconds: Annotated[float, typer.Option(min=1, max=3600, help="For all shapes.")] = 600.0,
     shapes: Annotated[int, typer.Option(min=16, max=16_000)] = 10_000,
     results: Annotated[Path, typer.Option(help="Folder for the results.")] = RESULTS,
 ) -> None:
     """Thousands of different shapes: does resident memory stay where it was?"""
+    _announce(seconds, f"{shapes} shapes")
     _conclude("soak", endurance.soak(seconds, shapes), results)
 
 
 @app.command()
 def beside(
-    seconds: Annotated[float, typer.Option(min=1, max=600)] = 20.0,
+    seconds: Annotated[float, typer.Option(min=1, max=600, help="Of load before each model loads.")] = 20.0,
     results: Annotated[Path, typer.Option(help="Folder for the results.")] = RESULTS,
 ) -> None:
     """A model compiles and loads: does the latency of another one move?"""
+    _announce(
+        endurance.ROUNDS * seconds,
+        f"{endurance.ROUNDS} rounds of {seconds:g} s, and as long as a model takes to load in each",
+    )
     _conclude("beside", endurance.beside(seconds), results)
 
 
 @app.command()
 def batching(
-    seconds: Annotated[float, typer.Option(min=1, max=600)] = 10.0,
+    seconds: Annotated[float, typer.Option(min=1, max=600, help="Of each way in each round.")] = 10.0,
     results: Annotated[Path, typer.Option(help="Folder for the results.")] = RESULTS,
 ) -> None:
     """Sentences of all lengths: what is it worth to run them together, and not to pad them?"""
+    turns = (sharing.ROUNDS + 1) * sharing.WAYS
+    _announce(turns * seconds, f"{sharing.ROUNDS} rounds and one to warm up, {sharing.WAYS} ways in each")
     _conclude("batching", sharing.batching(seconds), results)
+
+
+def _announce(seconds: float, parts: str, starts: bool = True) -> None:
+    """Say how long the whole will take, as far as that is known before."""
+    rest = "starting the server, and the answers to compare with" if starts else "the answers to compare with"
+    console.print(f"{seconds:g} s of load in all ({parts}), beside {rest}", highlight=False)
 
 
 def _conclude(name: str, outcome: endurance.Outcome, results: Path) -> None:

@@ -20,11 +20,13 @@ CONFIG = Path(__file__).with_name("batching.yaml")
 SHORTEST, LONGEST = 4, 256  # tokens of a sentence
 CLIENTS = 32
 SENTENCES = 96
+ROUNDS = 3
 GOALS = {"one at a time": 1.15, "padded to 256": 1.6}  # throughput of the batched over that of each
+WAYS = 1 + len(GOALS)
 
 
-def batching(seconds: float, rounds: int = 3) -> Outcome:
-    """Requests a second of each way in turn, `seconds` a turn, medians over `rounds`."""
+def batching(seconds: float) -> Outcome:
+    """Requests a second of each way in turn, `seconds` a turn, medians over `ROUNDS`."""
     reference = eager_references(CONFIG, {"minilm"})["minilm"]
     draw = np.random.default_rng()
     texts = [_sentence(int(length), draw) for length in draw.integers(SHORTEST, LONGEST + 1, SENTENCES)]
@@ -43,7 +45,7 @@ def batching(seconds: float, rounds: int = 3) -> Outcome:
     rates: dict[str, list[float]] = {name: [] for name in ways}
     failures = 0
     with server(CONFIG) as (port, _process):
-        for number in range(rounds + 1):  # the first warms up
+        for number in range(ROUNDS + 1):  # the first warms up
             for name, asked in ways.items():
                 tally = asyncio.run(
                     closed_loop(HOST, port, asked, connections=CLIENTS, seconds=seconds, tolerance=TOLERANCE)

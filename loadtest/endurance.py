@@ -33,6 +33,8 @@ DEADLINE = 5.0  # seconds
 TOLERANCE = 1e-4
 FILLING = 600  # shapes of each model with which the soak begins
 VOCABULARY = 30522
+WARM_UP = 3.0  # seconds of load before the capacity is measured
+ROUNDS = 3  # in which a model loads beside another
 
 
 @dataclass
@@ -97,8 +99,8 @@ def overload(seconds: float, times: float = 3.0) -> Outcome:
                 closed_loop(HOST, port, patient, connections=4, seconds=seconds, tolerance=TOLERANCE)
             )
 
-        capacity(3.0)
-        alone = capacity(max(5.0, seconds / 4))
+        capacity(WARM_UP)
+        alone = capacity(measuring(seconds))
         able = len(alone.seconds) / alone.elapsed
         rate = times * able
         flood = asyncio.run(
@@ -117,6 +119,11 @@ def overload(seconds: float, times: float = 3.0) -> Outcome:
         f"{refusal * 1e3:.0f} ms, {others} late, {wrong} wrong or broken"
     )
     return Outcome(met, sentence, {"capacity": able, "goodput": goodput, "p99_s": p99, "refusal_s": refusal})
+
+
+def measuring(seconds: float) -> float:
+    """How long the capacity is measured before so long an overload."""
+    return max(5.0, seconds / 4)
 
 
 def soak(seconds: float, shapes: int) -> Outcome:
@@ -208,7 +215,7 @@ def beside(seconds: float) -> Outcome:
         connection.close()
 
     with server(CONFIG) as (port, _process):
-        for number in (1, 2, 3):
+        for number in range(1, ROUNDS + 1):
             asyncio.run(one_round(port, number))
     best = min(during / before for before, during in rounds)
     met = best <= 1.3 and not tally.failures

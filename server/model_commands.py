@@ -22,6 +22,7 @@ from dlcb.compiler import (
     CompilerError,
     DeclarationError,
     ModelSource,
+    RequestError,
     Signature,
     ToolchainError,
     UnknownName,
@@ -83,6 +84,16 @@ def told_at_key(settings: Settings, model: Model) -> Iterator[None]:
         yield
     except DeclarationError as error:
         raise settings.at_key(model, error.key, str(error)) from error
+
+
+@contextmanager
+def told_at_sizes(settings: Settings, model: Model) -> Iterator[None]:
+    """The same, and sizes in `bench` that the model refuses."""
+    try:
+        with told_at_key(settings, model):
+            yield
+    except RequestError as error:
+        raise settings.at_key(model, "bench", error.message) from error
 
 
 @app.command("compile")
@@ -180,14 +191,22 @@ def bench(
             return
         settings = _settings(config, device)
         cases = []
-        for model in _models(settings, names or []):
+        models = {model.name: model for model in _models(settings, names or [])}
+        for model in models.values():
             source = model.source(settings.folder)
             if not model.bench:
                 typer.echo(f"{model.name}: no `bench` sizes in {config}, left out", err=True)
             cases += [(source, sizes) for sizes in model.bench]
         if not cases:
             raise ConfigError(f"{config}: no `bench` sizes, so there is nothing to measure")
-        compiler.bench_registered(cases, peers=peers, device=device_of(settings), rounds=rounds, out=out)
+        compiler.bench_registered(
+            cases,
+            peers=peers,
+            device=device_of(settings),
+            rounds=rounds,
+            out=out,
+            about=lambda source: told_at_sizes(settings, models[source.name]),
+        )
 
 
 def _settings(config: Path, device: str | None) -> Settings:

@@ -4,7 +4,8 @@ server."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -27,6 +28,7 @@ from dlcb.compiler.thunks.jit import specialise
 app = typer.Typer(add_completion=False, help="Measure ours beside eager PyTorch and torch.compile.")
 
 Result = TypeVar("Result", CaseResult, ShapesResult)
+About = Callable[[ModelSource], AbstractContextManager[object]]
 Sizes = Mapping[str, int] | Sequence[int]  # of the free dims by name, or the shape of every input of any rank
 
 
@@ -78,16 +80,27 @@ def bench_registered(
     device: str,
     rounds: int = 7,
     out: Path | None = None,
+    about: About = lambda source: nullcontext(),
 ) -> None:
-    """Measure and print registered models, each at the sizes beside it; a shape makes a case of its rank."""
+    """Measure and print registered models, each at the sizes beside it; a shape makes a case of its rank.
+    Within `about` a model's source is measured: it may say of whom an error is."""
     grouped: dict[str, Case] = {}
+    registered: dict[str, ModelSource] = {}
     for source, sizes in models:
         case = _case(source, sizes)
+        registered[case.source.name] = source
         before = grouped.get(case.source.name)
         grouped[case.source.name] = (
             case if before is None else replace(before, sizes=(*before.sizes, *case.sizes))
         )
-    _measure(tuple(grouped.values()), peers, device, rounds, out)
+    _measure(
+        tuple(grouped.values()),
+        peers,
+        device,
+        rounds,
+        out,
+        about=lambda case: about(registered[case.source.name]),
+    )
 
 
 def _case(source: ModelSource, sizes: Sizes) -> Case:
@@ -100,12 +113,24 @@ def _case(source: ModelSource, sizes: Sizes) -> Case:
 
 
 def _measure(
-    chosen: Sequence[Case], peers: str, device: str, rounds: int, out: Path | None, *, floors: bool = False
+    chosen: Sequence[Case],
+    peers: str,
+    device: str,
+    rounds: int,
+    out: Path | None,
+    *,
+    floors: bool = False,
+    about: Callable[[Case], AbstractContextManager[object]] = lambda case: nullcontext(),
 ) -> list[CaseResult]:
     machine = describe_machine(device)
     if floors:
         machine[BANDWIDTH] = round(copy_bandwidth(device) / 1e9, 1)
-    results = _kept((run_case(case, device, _words(peers), rounds=rounds) for case in chosen), machine, out)
+
+    def run(case: Case) -> CaseResult:
+        with about(case):
+            return run_case(case, device, _words(peers), rounds=rounds)
+
+    results = _kept(map(run, chosen), machine, out)
     print_results(results, machine)
     return results
 

@@ -18,6 +18,7 @@ from dlcb.compiler.bench.shapes import ShapesResult
 
 BANDWIDTH = "copy bandwidth GB/s"  # of describe_machine's values, where it was measured
 _LEAST_GAIN = 1e-9
+_QUIET = 0.15  # highest less lowest round over the median; a machine that does nothing else stays below
 
 
 def print_results(results: Sequence[CaseResult], machine: dict[str, Any]) -> None:
@@ -26,6 +27,7 @@ def print_results(results: Sequence[CaseResult], machine: dict[str, Any]) -> Non
     rows = [row for result in results for row in result.rows]
     names = list(dict.fromkeys(name for row in rows for name in row.seconds))
     console.print(_times(rows, names))
+    console.print(spread_of(rows), highlight=False)
     if BANDWIDTH in machine:
         console.print(_floors(rows, names, 1e9 * machine[BANDWIDTH]))
     console.print(_compiles(results))
@@ -60,6 +62,18 @@ def _times(rows: Sequence[Row], names: Sequence[str]) -> Table:
     table.add_section()
     table.add_row("geometric mean", "", *("" for _ in names), *means, "", "")
     return table
+
+
+def spread_of(rows: Sequence[Row]) -> str:
+    """How far the rounds of one contestant lay apart, and what that says of ratios."""
+    spreads = [(spread, row, name) for row in rows for name, spread in row.spread.items()]
+    if not spreads:
+        return "spread of rounds: not measured"
+    worst, row, name = max(spreads, key=lambda one: one[0])
+    said = f"spread of rounds: up to {1 + worst:.2f} times ({name}, {row.case} at {_sizes(row)})"
+    if worst <= _QUIET:
+        return said
+    return f"{said}: this machine is busy, ratios closer to 1 than that say nothing"
 
 
 def _floors(rows: Sequence[Row], names: Sequence[str], bandwidth: float) -> Table:

@@ -485,3 +485,24 @@ def test_a_start_says_at_once_what_it_starts_and_a_failure_once(launch: Start, t
     with pytest.raises(RuntimeError) as failed:
         launch(config(arguments="{fails: compiler}"))
     assert str(failed.value).count("told to fail") == 1
+
+
+def test_logs_and_lines_for_people_do_not_share_a_stream(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(config(arguments="{quarantined: told to}"))
+    command = [sys.executable, "-m", "dlcb.server", "serve", "--config", str(path)]
+    folders = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(HERE))))
+    environment = {**os.environ, "PYTHONPATH": folders, "DLCB_CACHE": str(tmp_path / "cache")}
+    with (
+        (tmp_path / "log").open("wb") as log,
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True) as started,
+    ):
+        assert started.stdout is not None
+        lines = [next(started.stdout)]
+        while not lines[-1].startswith("ready at"):
+            lines.append(next(started.stdout))
+        started.terminate()
+        lines += started.stdout.readlines()
+    assert [line.split()[0] for line in lines] == ["starting", "identity", "PyTorch", "ready", "stopping:"]
+    records = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert [record["message"] for record in records] == ["PyTorch runs the model"]

@@ -172,6 +172,7 @@ def test_bench_measures_the_sizes_of_the_file(config: Path, tmp_path: Path) -> N
     for case in ("scaled", "double rank 1", "double rank 2"):
         assert f'"{case}"' in out.read_text()
     assert "geometric mean" in result.stdout and "WRONG" not in result.stdout
+    assert "spread of rounds: up to 1.00 times" in result.stdout  # of one
 
 
 @pytest.mark.parametrize(
@@ -210,8 +211,14 @@ def test_a_declaration_that_the_code_does_not_bear_out_is_told_at_its_key(
     config: Path, old: str, new: str, words: str
 ) -> None:
     config.write_text(CONFIG.replace(old, new, 1))
-    for command in ("compile", "explain"):
+    for command in ("compile", "explain", "bench"):
         assert f"models.yaml:{words}" in refused(2, command, "scaled", "--config", config)
+
+
+def test_sizes_that_a_model_refuses_are_told_at_their_key(config: Path) -> None:
+    config.write_text(CONFIG.replace("columns: 32", "columns: 513"))
+    line = refused(2, "bench", "scaled", "--config", config, "--peers", "eager")
+    assert "models.yaml:8: models.0.bench: axis 1 of input 'x' is 513, but 'columns' is declared as 0" in line
 
 
 def test_nothing_to_measure_is_said(config: Path) -> None:

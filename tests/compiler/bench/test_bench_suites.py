@@ -12,6 +12,8 @@ import torch
 from dlcb.compiler import UnknownName
 from dlcb.compiler.bench.cli import bench_registered, bench_suite
 from dlcb.compiler.bench.floors import bytes_at_least
+from dlcb.compiler.bench.report import spread_of
+from dlcb.compiler.bench.run import Row
 from dlcb.compiler.bench.shapes import run_shapes, shape_cases
 from dlcb.compiler.bench.suites import Case, case_inputs, cases
 from dlcb.compiler.bridge.capture import load_module
@@ -56,6 +58,18 @@ def test_registered_models_are_kept_by_case_and_merged(
     assert [len(kept[name]["rows"]) for name in ("twice rank 1", "twice rank 2")] == [2, 1]
     assert all(row["agrees"] for result in kept.values() for row in result["rows"])
     assert "geometric mean" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("spread", "words"),
+    [
+        ({}, "spread of rounds: not measured"),
+        ({"eager": 0.05, "ours": 0.03}, "spread of rounds: up to 1.05 times (eager, m at 4x7)"),
+        ({"eager": 0.05, "ours": 0.4}, "up to 1.40 times (ours, m at 4x7): this machine is busy"),
+    ],
+)
+def test_the_spread_of_rounds_is_said(spread: dict[str, float], words: str) -> None:
+    assert words in spread_of([Row("m", {"rows": 4, "columns": 7}, {}, spread)])
 
 
 def test_unknown_cases_are_named() -> None:
