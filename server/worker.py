@@ -66,15 +66,15 @@ class Worker:
         self._device = options["device"]
         self._compiles = options["compile"]
         self._models: dict[int, Any] = {}
+        self._changed: set[int] = set()  # models of other code than this process has, of which it was said
         self._inputs = SlotMap()
         self._outputs = SlotPool()
         self._taken: dict[int, Slot] = {}
         self._tickets: dict[int, Future[str]] = {}
         self._next_ticket = 0
         self._running = threading.Lock()  # a model takes one call at a time, a plan or a run
-        self._ran: set[int] = (
-            set()
-        )  # models that may have a hot plan to record; on the CPU nothing is recorded
+        # models that may have a hot plan to record, whose turn is next first; on the CPU nothing is recorded
+        self._ran: dict[int, None] = {}
         self._due = time.monotonic() + BUSY_SECONDS  # when one is recorded though a job waits
 
     # Jobs: the main thread
@@ -127,7 +127,7 @@ class Worker:
         with self._running:
             outcome = model.run(arrays)
         if self._device != "cpu":
-            self._ran.add(handle)
+            self._ran.setdefault(handle)
         return outcome
 
     def _record(self, next_job: select.poll) -> None:
@@ -143,8 +143,9 @@ class Worker:
             self._due = now + max(BUSY_SECONDS, (now - began) / BUSY_SHARE)
 
     def _record_one(self) -> None:
-        """Let one model that has run record one hot plan."""
+        """Let the model whose turn it is record one hot plan. One that has more waits for all others."""
         handle = next(iter(self._ran))
+        del self._ran[handle]
         model = self._models.get(handle)
         try:
             with self._running:
@@ -152,8 +153,8 @@ class Worker:
         except OF_USERS_CODE:  # jobs are answered without
             log.error("a hot plan was not recorded", exc_info=True, extra={"fields": {"model": handle}})
             recorded = False
-        if not recorded:
-            self._ran.discard(handle)
+        if recorded:
+            self._ran[handle] = None
 
     def _run_inputs(self, model: Any, job: dict[str, Any]) -> tuple[dict[str, Any], list[Slot]]:
         view = self._inputs.view(job["slot"])

@@ -114,6 +114,7 @@ class CompiledModel:
         self._output_names = [spec.name for spec in artifact.signature.outputs]
         self._quarantined = bool(artifact.quarantined)
         self._guard_failures = 0
+        self._turn = 0  # of its programs, to record a plan
         # an answer that is compared with PyTorch's must be known to be one
         self._waits = jit is not None or isinstance(program, UnprovenThunk)
         self._ranges = {d.name: d.values for d in source.inputs if d.values and "int" in d.dtype}
@@ -182,10 +183,16 @@ class CompiledModel:
         )
 
     def promote(self) -> bool:
-        """Use a moment in which nothing waits to run: record a hot plan as one CUDA graph. False when there
-        is nothing (more) to do; always on the CPU."""
-        recorder = self.recorder
-        return recorder is not None and any(recorder.promote(p.executor) for p in self._programs())
+        """Use a moment in which nothing waits to run: record a hot plan as one CUDA graph, of each program in
+        turn. False when there is nothing (more) to do; always on the CPU."""
+        if self.recorder is None:
+            return False
+        programs = self._programs()
+        for _ in programs:
+            self._turn += 1
+            if self.recorder.promote(programs[self._turn % len(programs)].executor):
+                return True
+        return False
 
     def _programs(self) -> list[ProgramThunk]:
         return [

@@ -155,6 +155,28 @@ def test_where_jobs_never_cease_a_plan_is_recorded_once_in_a_while(front: Front)
 
 
 @pytest.mark.parametrize("front", ["cuda:0"], indirect=True)
+def test_models_record_their_plans_in_turn(front: Front) -> None:
+    turns: list[int] = []
+
+    class Hot:
+        """Has so many plans to record."""
+
+        def __init__(self, handle: int, plans: int) -> None:
+            self.handle, self.left = handle, plans
+
+        def promote(self) -> bool:
+            turns.append(self.handle)
+            self.left -= 1
+            return self.left >= 0
+
+    front.worker._models |= {handle: Hot(handle, plans) for handle, plans in ((1, 3), (2, 1), (3, 2))}
+    front.worker._ran = dict.fromkeys((1, 2, 3))
+    while front.worker._ran:
+        front.worker._record_one()
+    assert turns == [1, 2, 3, 1, 2, 3, 1, 3, 1]
+
+
+@pytest.mark.parametrize("front", ["cuda:0"], indirect=True)
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_job_outlives_a_recording_that_takes_long_or_fails(
     fails: bool, front: Front, monkeypatch: pytest.MonkeyPatch

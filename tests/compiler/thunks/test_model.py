@@ -392,6 +392,28 @@ def test_ranks_are_remembered_across_restarts(store) -> None:
     assert restarted.counters.compiles_requested == 0
 
 
+def test_hot_plans_of_all_ranks_are_recorded_in_turn(store) -> None:
+    compiles = Compiles(store)
+    model = any_rank_model(store, compiles)
+    assert not model.promote()  # without a GPU
+    for shape in ((2,), (2, 3)):
+        served(model, *shape)
+        compiles.finish()
+        served(model, *shape)
+    hot: list[int] = []
+
+    class Hot:
+        """Finds a hot plan whenever it is asked."""
+
+        def promote(self, executor) -> bool:
+            hot.append(len(executor.program.inputs[0].dims))
+            return True
+
+    model.recorder = Hot()
+    assert all(model.promote() for _ in range(4))
+    assert sorted(hot) == [1, 1, 2, 2]
+
+
 def test_a_model_that_waits_holds_the_request(store) -> None:
     class AtOnce(Compiles):
         def __call__(self, source: ModelSource) -> "Future[str]":
