@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 
@@ -269,7 +269,9 @@ def describe_report(
             for line in _kernel_lines(plan, of_graph, tier)
         ),
         calls=tuple(
-            replace(line, graph=number) for number, plan in enumerate(plans, 1) for line in _call_lines(plan)
+            replace(line, graph=number)
+            for number, plan in enumerate(plans, 1)
+            for line in _call_lines(plan, captured.left)
         ),
         guards=tuple(map(_guard_line, solutions[0].guards)),
         notes=captured.notes,
@@ -318,12 +320,12 @@ def _kernel_lines(plan: Schedule, kernels: Sequence[KernelSet], tier: str) -> tu
     )
 
 
-def _call_lines(plan: Schedule) -> tuple[CallLine, ...]:
+def _call_lines(plan: Schedule, left: Mapping[str, str]) -> tuple[CallLine, ...]:
     library = Counter(
         s.node.op.name for s in plan.steps if isinstance(s, LibraryStep) and not isinstance(s, EagerStep)
     )
     eager = Counter(
-        (str(s.node.attributes.get("target", s.node.op.name)), _why_eager(s.node))
+        (str(s.node.attributes.get("target", s.node.op.name)), _why_eager(s.node, left))
         for s in plan.steps
         if isinstance(s, EagerStep)
     )
@@ -333,8 +335,10 @@ def _call_lines(plan: Schedule) -> tuple[CallLine, ...]:
     )
 
 
-def _why_eager(node: Node) -> str:
+def _why_eager(node: Node, left: Mapping[str, str]) -> str:
     """Why PyTorch runs a call by name."""
+    if node.source in left:
+        return left[node.source]
     if "draw" in node.attributes:
         return "random numbers"
     if any(value.dtype.is_complex for value in (*node.inputs, *node.results)):

@@ -45,6 +45,7 @@ from dlcb.compiler.errors import (
     CaptureError,
     CompilerError,
     Incomparable,
+    OperatorTooLong,
     RefusedCode,
     TooLong,
     UnsupportedOperator,
@@ -70,6 +71,7 @@ logger = logging.getLogger("dlcb.compiler.driver")
 
 # on the CPU it gains little, and its attention gives 0 for a query of NaN without a mask, NaN with one
 UNMASKED_TARGETS = frozenset({"cuda"})
+_MOST_LEFT = 4  # lines of a model whose calls are left to PyTorch, each after a compilation in vain
 STAGES = (
     *("capture", "generalise", "solve", "passes", "generate"),
     *("lower", "reference", "publish", "build", "check"),
@@ -89,7 +91,7 @@ class Clock:
             self.progress(stage, STAGES.index(stage) / len(STAGES))
         start = time.perf_counter()
         yield
-        self.seconds[stage] = time.perf_counter() - start
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
 
 
 def compile_source(
@@ -140,26 +142,21 @@ def _compile(
         module = _load(source)
         if isinstance(module, ExportedProgram):
             source = as_exported(source, module)
-    with clock("generalise"):
-        captured = _generalized(source, module, options)
-    if isinstance(captured, Untraced):
-        return _put_eager(source, captured, store, clock)
-    try:
-        with Builder(options.target, options, store) as builder, ThreadPoolExecutor(1) as beside:
-            artifact = compile_captured(source, captured, builder, options, clock)
-            published = beside.submit(_publish, artifact, source, captured.all_parameters, store)
-            with clock("reference"):
-                reference = _reference(source, module, captured, artifact, options)
-            with clock("publish"):
-                key, artifact, parameters = published.result()
-            with clock("build"):
-                builder.wait()
-    except (RefusedCode, TooLong) as error:
-        return _put_eager(source, _eager(source, module, error), store, clock)
-    with clock("check"):
-        verdict = Verdict()
-        if reference is not None:
-            verdict = check(artifact, key, reference, store, parameters, captured.examples)
+    left: dict[str, str] = {}
+    while True:
+        with clock("generalise"):
+            captured = _generalized(source, module, options, left)
+        if isinstance(captured, Untraced):
+            return _put_eager(source, captured, store, clock)
+        try:
+            artifact, verdict = _checked(source, module, captured, store, options, clock)
+            break
+        except (RefusedCode, TooLong) as error:
+            line = error.source_line if isinstance(error, OperatorTooLong) else ""
+            if not line or line in left or len(left) == _MOST_LEFT:
+                return _put_eager(source, _eager(source, module, error), store, clock)
+            left = {**left, line: error.message}
+            logger.warning("%s: PyTorch runs the calls of %s: %s", source.name, line, error.message)
     reason = verdict.quarantined
     artifact = narrowed(artifact, verdict.refusals)
     report = replace(
@@ -178,13 +175,42 @@ def _compile(
     return artifacts.put(artifact, source, store), artifact
 
 
+def _checked(
+    source: ModelSource,
+    module: nn.Module | ExportedProgram,
+    captured: Captured,
+    store: Store,
+    options: CompileOptions,
+    clock: Clock,
+) -> tuple[Artifact, Verdict]:
+    """The artifact of a captured model, which is in the store, and what the load check says of it. Raises
+    RefusedCode and TooLong."""
+    with Builder(options.target, options, store) as builder, ThreadPoolExecutor(1) as beside:
+        artifact = compile_captured(source, captured, builder, options, clock)
+        published = beside.submit(_publish, artifact, source, captured.all_parameters, store)
+        with clock("reference"):
+            reference = _reference(source, module, captured, artifact, options)
+        with clock("publish"):
+            key, artifact, parameters = published.result()
+        with clock("build"):
+            builder.wait()
+    with clock("check"):
+        verdict = Verdict()
+        if reference is not None:
+            verdict = check(artifact, key, reference, store, parameters, captured.examples)
+    return artifact, verdict
+
+
 def _generalized(
-    source: ModelSource, module: nn.Module | ExportedProgram, options: CompileOptions
+    source: ModelSource,
+    module: nn.Module | ExportedProgram,
+    options: CompileOptions,
+    left: Mapping[str, str],
 ) -> Captured | Untraced:
     """A model that cannot be traced, though it runs, is PyTorch's; a contradiction to what was declared is
     an error."""
     try:
-        captured = generalize(source, module, options)
+        captured = generalize(source, module, options, left)
         _refuse_chance(captured)
         return captured
     except (CaptureError, UnsupportedOperator, Incomparable) as error:

@@ -10,6 +10,7 @@ these are known.
     ├── ToolchainError        g++ or NVRTC is missing, or does not run
     ├── RefusedCode           the compiler refused a text that we generated: PyTorch serves the model
     ├── TooLong               kernels are too large: smaller ones are made, or PyTorch serves the model
+    │   └── OperatorTooLong   a kernel of one operator is: PyTorch runs the calls of its line
     ├── Incomparable          its answers cannot be compared with PyTorch's, which serves the model
     ├── UnknownName           a stage, suite, case or peer that does not exist
     ├── ArtifactError         an artifact or a kernel in the store cannot be used
@@ -72,6 +73,10 @@ class RefusedCode(CompilerError):
 
 class TooLong(CompilerError):
     """Kernels were not generated within their limits: smaller ones are, or PyTorch makes up for it."""
+
+
+class OperatorTooLong(TooLong):
+    """The kernel of one operator, which nothing divides: PyTorch runs what the user's line asks for."""
 
 
 class Incomparable(CompilerError):

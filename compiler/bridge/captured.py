@@ -4,7 +4,7 @@ input dim; several graphs where the program changes with the sizes."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -25,7 +25,8 @@ class Captured:
     examples: the sizes it was traced at. notes: what was left to PyTorch and why. within: conditions over
     sizes that this graph is limited to, though the program is not. unproven: why the program may be another
     at sizes that were not traced, "" where it is proven that it is not. others: further graphs of the same
-    program beyond these, in the order in which they are to be tried."""
+    program beyond these, in the order in which they are to be tried. left: lines of the user's whose calls
+    PyTorch runs, with the reason."""
 
     graph: Graph
     parameters: Mapping[str, torch.Tensor]
@@ -38,6 +39,7 @@ class Captured:
     within: tuple[Branch, ...] = ()
     unproven: str = ""
     others: tuple[Captured, ...] = ()
+    left: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def all_parameters(self) -> dict[str, torch.Tensor]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
+from types import MappingProxyType
 
 from torch import nn
 from torch.export import ExportedProgram
@@ -45,8 +46,10 @@ def generalize(
     source: ModelSource,
     module: nn.Module | ExportedProgram | None = None,
     options: CompileOptions | None = None,
+    left: Mapping[str, str] = MappingProxyType({}),
 ) -> Captured:
-    """Captures `source` (its factory or program is run unless `module` is given) and generalises it.
+    """Captures `source` (its factory or program is run unless `module` is given) and generalises it. `left`
+    are lines of the user's whose calls PyTorch is to run, with the reason.
 
     Raises CaptureError where the program cannot be traced, and ShapeError where a dim that the user
     declared free is pinned by the program."""
@@ -56,22 +59,24 @@ def generalize(
         module = load_program(source.program) if source.program else load_module(source)
     if isinstance(module, ExportedProgram):
         source = as_exported(source, module)
-        captured = _from_program(source, Trace.of(module), exported_ranges(source, module))
+        captured = _from_program(source, Trace.of(module), exported_ranges(source, module), left)
     else:
         with unchanged(module):
-            captured = _from_module(source, module, options)
-    return replace(captured, seconds=time.monotonic() - started)
+            captured = _from_module(source, module, options, left)
+    return replace(captured, left=left, seconds=time.monotonic() - started)
 
 
 # ---- a program that can be traced again ------------------------------------------------------------
 
 
-def _from_module(source: ModelSource, module: nn.Module, options: CompileOptions) -> Captured:
+def _from_module(
+    source: ModelSource, module: nn.Module, options: CompileOptions, left: Mapping[str, str]
+) -> Captured:
     """The first graph, and while sizes are known that no graph serves and the program takes, one for them:
     for usual sizes, then large ones first, since there are more of those. A program whose traces take long is
     left to PyTorch there."""
     started = time.process_time()
-    searches = [Search(Scope(source, module, options))]
+    searches = [Search(Scope(source, module, options, left=left))]
     found = [searches[0].run()]
     notes: list[str] = []
     ahead = [(searches[0], *turn) for turn in searches[0].turns]
@@ -102,7 +107,10 @@ def _from_module(source: ModelSource, module: nn.Module, options: CompileOptions
 
 
 def _from_program(
-    source: ModelSource, program: Trace, exported: Mapping[str, tuple[int, int | None]]
+    source: ModelSource,
+    program: Trace,
+    exported: Mapping[str, tuple[int, int | None]],
+    left: Mapping[str, str],
 ) -> Captured:
     """A lone exported program: reshapes are read by contiguous groups, other literals by the sizes they
     equal. What its author declared is the contract, and what only the graph does not allow is PyTorch's; a
@@ -124,7 +132,7 @@ def _from_program(
     fixed = exported_sizes(source, program)
     names = result_names(program, source.outputs)
     contract = {guard.condition for guard in system.solve().guards}
-    lowered = lower(source.name, [program], [sizes], dims, system, fixed=frozenset(fixed))
+    lowered = lower(source.name, [program], [sizes], dims, system, fixed=frozenset(fixed), left=left)
     derived = [g.condition for g in system.solve().guards if g.condition not in contract]
     limited = {symbol.value for condition in derived for symbol in condition.free} - set(fixed)
     return Captured(

@@ -66,9 +66,9 @@ class _Calls(FakeCalls):
     """Notes each call that has a size among its arguments, and what the number of pieces of a tensor says of
     its size."""
 
-    def __init__(self, mode: FakeTensorMode, recorder: Recorder) -> None:
+    def __init__(self, mode: FakeTensorMode, recorder: Recorder, results: bool) -> None:
         super().__init__(mode, symbolic=True)
-        self.recorder = recorder
+        self.recorder, self._results = recorder, results
         self.calls: list[Met] = []
 
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -77,7 +77,7 @@ class _Calls(FakeCalls):
         if getattr(func, "overloadpacket", None) is torch.ops.aten.squeeze:
             self._squeezed(*args)
         result = super().call(func, args, kwargs)
-        if find(str(func))[0] is None or _in_complex(result) or _in_complex(args):
+        if self._results or find(str(func))[0] is None or _in_complex(result) or _in_complex(args):
             # PyTorch may run it, and then only PyTorch knows the sizes that it gives
             given |= result_sizes(result)
         if given:
@@ -125,16 +125,18 @@ def collect(
     dims: Mapping[str, Sequence[Expr | int]],
     seconds: float,
     converting: set[str] | None = None,
+    results: bool = False,
 ) -> Branches:
     """The branches that `module` takes at these inputs, as conditions over the size variables in `dims` (one
     entry an axis), found in at most `seconds` of processor time for a forward: a busy machine must not change
     the answer. `converting` are modules that are known to make plain numbers of sizes; those found are added.
+    `results`: PyTorch may run any call, and the sizes that it gives are to be known.
 
     Never raises: what could not be followed is said in `missing`."""
     known = set() if converting is None else converting
-    forward = _forward(module, inputs, dims, time.thread_time() + seconds, known)
+    forward = _forward(module, inputs, dims, time.thread_time() + seconds, known, results)
     if fresh := forward.recorder.converting - known:  # it would cost too much to look into every module
-        again = _forward(module, inputs, dims, time.thread_time() + seconds, known | fresh)
+        again = _forward(module, inputs, dims, time.thread_time() + seconds, known | fresh, results)
         if not again.missing:
             forward = again
             known |= fresh
@@ -172,6 +174,7 @@ def _forward(
     dims: Mapping[str, Sequence[Expr | int]],
     deadline: float,
     converting: Collection[str] = (),
+    results: bool = False,
 ) -> _Forward:
     recorder = Recorder(deadline, _forward.__code__)
     symbols: dict[Any, Expr] = {}
@@ -186,7 +189,7 @@ def _forward(
                 for name, tensor in inputs.items()
             }
             arguments, keywords = bound(module, fakes)
-            forward = _Calls(mode, recorder)
+            forward = _Calls(mode, recorder, results)
             calls = forward.calls
             # as traces are recorded: some code takes another way under a compiler
             asking = python_sizes.answered(

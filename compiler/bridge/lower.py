@@ -5,7 +5,7 @@ that each trace had."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,21 +87,22 @@ def lower(
     seen: Seen | None = None,
     label: str = "",
     fixed: frozenset[str] = frozenset(),
+    left: Collection[str] = (),
 ) -> Lowered:
     """One graph for all `programs`, which were traced at `sizes` (size variable -> value). `inputs`: the
     dims of each input in order; `seen`: what a symbolic forward saw of the calls; `label` goes before the
-    names of constants; `fixed`: sizes that a single trace has as numbers alone. Raises Disagreement where the
-    programs are not one program."""
+    names of constants; `fixed`: sizes that a single trace has as numbers alone; `left`: the user's lines
+    whose calls PyTorch runs. Raises Disagreement where the programs are not one program."""
     if len(programs) > 1:
-        return _Lowering(name, programs, sizes, inputs, system, seen, label=label).run()
-    decisions = _decide(name, programs, sizes, inputs, seen, fixed)
+        return _Lowering(name, programs, sizes, inputs, system, seen, label=label, left=left).run()
+    decisions = _decide(name, programs, sizes, inputs, seen, fixed, left)
     for size, others in decisions:
         for other in others:
             system.equal(
                 size, other, Provenance("the single trace", "", f"a literal may follow {size!r} or {other!r}")
             )
     follows = [size for size, _ in decisions]
-    return _Lowering(name, programs, sizes, inputs, system, seen, follows, label, fixed).run()
+    return _Lowering(name, programs, sizes, inputs, system, seen, follows, label, fixed, left).run()
 
 
 # ---- a single trace: which literals follow which sizes ---------------------------------------------
@@ -143,13 +144,14 @@ def _decide(
     inputs: Mapping[str, Sequence[Expr | int]],
     seen: Seen | None,
     fixed: frozenset[str],
+    left: Collection[str],
 ) -> list[tuple[Expr, list[Expr]]]:
     """For every literal that may follow a size, in order: the size or constant it is, and the sizes that
     must then be equal to that, because nothing in the graph tells them apart."""
     symbols = dict.fromkeys(dim for dims in inputs.values() for dim in dims if isinstance(dim, Expr))
     system = _Exploring(list(symbols))
     try:
-        _Lowering(name, programs, sizes, inputs, system, seen, fixed=fixed).run()
+        _Lowering(name, programs, sizes, inputs, system, seen, fixed=fixed, left=left).run()
     except (Disagreement, ShapeError):
         # taken apart the literals contradict each other: right only where all that may be meant agree
         return [(candidates[0], candidates[1:]) for candidates in system.unknown.values()]
@@ -177,8 +179,10 @@ class _Lowering:
         decisions: Sequence[Expr] = (),
         label: str = "",
         fixed: frozenset[str] = frozenset(),
+        left: Collection[str] = (),
     ) -> None:
         self.programs = programs
+        self.left = left
         self.seen = (seen or Seen()).reader()
         self.label = label
         self.decisions = iter(decisions)  # what the literals of a single trace follow
@@ -284,6 +288,8 @@ class _Lowering:
             self.draws += 1
             return self._eager(row, arguments, keywords, draw=self.draws)
         function, _ = aten.find(target, in_complex)
+        if self.build.source in self.left:
+            function = None
         if function is not None and not (_holds_number(given) or aten_complex.is_whole(given)):
             try:
                 result = function(self.emit, *arguments, **keywords)

@@ -3,7 +3,7 @@ within, and the graph of all traces there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from torch import nn
@@ -39,7 +39,7 @@ class Limit:
 
 class Scope:
     """The sizes within which traces of a module are one program. `number` counts the graphs of a module;
-    `assumed` holds at all sizes of this one."""
+    `assumed` holds at all sizes of this one; `left` are lines of the user's whose calls PyTorch runs."""
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class Scope:
         options: CompileOptions,
         number: int = 1,
         assumed: Sequence[Branch] = (),
+        left: Collection[str] = (),
     ) -> None:
         if not source.inputs:
             raise CaptureError(
@@ -56,7 +57,7 @@ class Scope:
         self.source, self.module, self.options = source, module, options
         self.dims, self.free = declare(source, source.inputs, System())
         self.prober = Prober(module, source.inputs, self.dims, self.free)
-        self.number, self.assumed = number, tuple(assumed)
+        self.number, self.assumed, self.left = number, tuple(assumed), left
         self.limits: dict[str, Limit] = {}
         self.kept: list[Branch] = []  # branches that the graph is valid within
         self.ties: list[Expr] = []  # equalities of dims without which the program fails
@@ -68,7 +69,7 @@ class Scope:
 
     def beside(self, number: int, assumed: Sequence[Branch]) -> Scope:
         """That of another graph of the module, with what is known of all of them."""
-        scope = Scope(self.source, self.module, self.options, number, assumed)
+        scope = Scope(self.source, self.module, self.options, number, assumed, self.left)
         scope.prober.programs, scope.prober.rung = self.prober.programs, self.prober.rung
         scope.prober.tied, scope.ties, scope.joined = dict(self.prober.tied), self.ties, self.joined
         scope.followed, scope.converting = self.followed, self.converting
@@ -145,7 +146,8 @@ class Scope:
             system.require(branch.condition, Provenance(A_BRANCH, branch.source, f"{branch.condition!r}"))
         programs = [self.prober.trace(sizes) for sizes in examples]
         label = "" if self.number == 1 else f"graph{self.number}."
-        return lower(self.source.name, programs, examples, dims, system, self.seen, label), system
+        name, left = self.source.name, self.left
+        return lower(name, programs, examples, dims, system, self.seen, label, left=left), system
 
     def follow(self, sizes: Bindings) -> Branches:
         """The branches at these sizes, followed once for all graphs of the module."""
@@ -153,7 +155,8 @@ class Scope:
         if key not in self.followed:
             inputs = self.prober.tensors(sizes)
             seconds = self.options.guard_seconds
-            self.followed[key] = collect(self.module, inputs, self.dims, seconds, self.converting)
+            known = self.converting
+            self.followed[key] = collect(self.module, inputs, self.dims, seconds, known, bool(self.left))
         return self.followed[key]
 
 

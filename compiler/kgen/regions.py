@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from dlcb.compiler.errors import TooLong
+from dlcb.compiler.errors import OperatorTooLong, TooLong
 from dlcb.compiler.kgen.alike import structure
 from dlcb.compiler.kgen.deadline import Allowance
 from dlcb.compiler.kgen.generate import generate
 from dlcb.compiler.kgen.kernel import KernelSet
 from dlcb.compiler.options import CompileOptions
-from dlcb.compiler.passes.divide import divide, is_divisible
+from dlcb.compiler.passes.divide import divide, is_divisible, movable
 from dlcb.compiler.passes.steps import Group, Schedule
 
 
@@ -19,7 +19,8 @@ def generate_all(
     plan: Schedule, options: CompileOptions, allowance: Allowance, add: Callable[[KernelSet], KernelSet]
 ) -> tuple[Schedule, list[KernelSet], tuple[str, ...]]:
     """`plan` as it is generated, the kernels of its groups, each given to `add` at once, and what was divided
-    and why. Raises TooLong where the model's time is over, or for an operator that takes too long alone."""
+    and why. Raises TooLong where the model's time is over, and OperatorTooLong for an operator that takes too
+    long alone."""
     whole, waiting = set(plan.groups), [*reversed(plan.groups)]
     kernels, notes = list[KernelSet](), list[str]()
     refused: dict[Hashable, TooLong] = {}  # by the structure of groups: equal layers are tried once
@@ -32,8 +33,13 @@ def generate_all(
             kernels.append(add(_generated(group, plan, options, allowance)))
         except TooLong as error:
             plan, parts = divide(plan, group)
-            if not parts or allowance.is_spent:
+            if allowance.is_spent:
                 raise
+            if not parts:
+                (node,) = movable(group)
+                raise OperatorTooLong(
+                    f"{node.op.name}: {error.message}", stage=error.stage, source_line=node.source
+                ) from error
             refused[structure(group, plan.layouts)] = error
             if group in whole:
                 notes.append(f"{group.name} is several kernels: {error}")

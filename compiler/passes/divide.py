@@ -19,7 +19,7 @@ def divide(plan: Schedule, group: Group) -> tuple[Schedule, tuple[Group, ...]]:
         return plan, ()
     made: list[Step] = []
     for half, letter in zip(_halves(group), "ab", strict=True):
-        read = {value for node in _movable(group) if node not in half for value in node.inputs}
+        read = {value for node in movable(group) if node not in half for value in node.inputs}
         kept = [r for node in half for r in node.results if r in read or r in group.outputs]
         nodes = [node for node in group.nodes if node in half or _is_read_fill(node, half)]
         made += fuse(plan.graph, nodes, kept, prefix=f"{group.name}_{letter}", views=False)
@@ -36,10 +36,10 @@ def divide(plan: Schedule, group: Group) -> tuple[Schedule, tuple[Group, ...]]:
 
 
 def is_divisible(group: Group) -> bool:
-    return len(_movable(group)) > 1
+    return len(movable(group)) > 1
 
 
-def _movable(group: Group) -> list[Node]:
+def movable(group: Group) -> list[Node]:
     """Its nodes but for fills, which are computed wherever they are read."""
     return [
         node
@@ -50,21 +50,21 @@ def _movable(group: Group) -> list[Node]:
 
 def _halves(group: Group) -> tuple[list[Node], ...]:
     """What can be moved of `group` in two lists, cut in the middle half where the fewest values cross."""
-    movable = _movable(group)
-    count = len(movable)
-    place = {node: k for k, node in enumerate(movable)}
+    nodes = movable(group)
+    count = len(nodes)
+    place = {node: k for k, node in enumerate(nodes)}
     last = {
-        value: max((place[n] for n in movable if value in n.inputs), default=-1)
-        for node in movable
+        value: max((place[n] for n in nodes if value in n.inputs), default=-1)
+        for node in nodes
         for value in node.results
     }
 
     def crossing(cut: int) -> int:
-        return sum(last[value] >= cut for node in movable[:cut] for value in node.results)
+        return sum(last[value] >= cut for node in nodes[:cut] for value in node.results)
 
     cuts = range(max(count // 4, 1), max(count - count // 4, 2))
     cut = min(cuts, key=lambda cut: (crossing(cut), abs(2 * cut - count)))
-    return movable[:cut], movable[cut:]
+    return nodes[:cut], nodes[cut:]
 
 
 def _is_read_fill(node: Node, nodes: Sequence[Node]) -> bool:
