@@ -10,6 +10,7 @@ from typing import Any
 from dlcb.compiler.errors import (
     ArtifactError,
     CaptureError,
+    ChangedCode,
     CompilerError,
     ContractError,
     DeclarationError,
@@ -45,6 +46,7 @@ __all__ = [
     "ArtifactError",
     "BatchAxes",
     "CaptureError",
+    "ChangedCode",
     "Compilation",
     "CompileOptions",
     "CompiledModel",

@@ -9,7 +9,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from dlcb.compiler.source import ModelSource
 from dlcb.kernel_cache.key import Key
 from dlcb.kernel_cache.store import Store
 
-VERSION = 6  # of the JSON, and of the entry that finds it; an artifact of another version is compiled again
+VERSION = 7  # of the JSON, and of the entry that finds it; an artifact of another version is compiled again
 
 
 Shapes = tuple[tuple[int, ...], ...]  # of all inputs, in their order
@@ -48,7 +48,8 @@ class Artifact:
     `references` say which parameters lie in registered files; `constants` is the store's key of the others,
     as safetensors ("": there are none). `quarantined` says why outputs come from eager PyTorch, where they
     do. `confirmed`: shapes at which the programs are known to be the model, where that is not known of all
-    (None: it is).
+    (None: it is). `modules`: digests of the user's modules that it was made of, by their paths in the
+    factory's folder.
     """
 
     signature: Signature
@@ -61,6 +62,7 @@ class Artifact:
     others: tuple[Program, ...] = ()
     unmasked: tuple[str, Program] | None = None
     confirmed: tuple[Shapes, ...] | None = None
+    modules: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -86,6 +88,7 @@ class Artifact:
             "others": [program.to_json() for program in self.others],
             "unmasked": None if self.unmasked is None else [self.unmasked[0], self.unmasked[1].to_json()],
             "confirmed": self.confirmed,
+            "modules": dict(self.modules),
         }
 
     @staticmethod
@@ -108,8 +111,9 @@ class Artifact:
                 others=tuple(map(Program.from_json, data["others"])),
                 unmasked=_unmasked(data["unmasked"]),
                 confirmed=_confirmed(data["confirmed"]),
+                modules=dict(data["modules"]),
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ArtifactError(f"not an artifact: {error!r}", stage="artifact") from error
 
     @property
@@ -158,17 +162,22 @@ def load(key: str, store: Store) -> Artifact:
         raise ArtifactError(f"the artifact under {key} is not JSON: {error}", stage="artifact") from error
 
 
-def find(source: ModelSource, options: CompileOptions, store: Store) -> tuple[str, Artifact] | None:
+def find(
+    source: ModelSource, options: CompileOptions, store: Store, code: Mapping[str, str] | None = None
+) -> tuple[str, Artifact] | None:
     """Key and artifact of a source that was compiled before with equal options; None when it was not, when a
     module of the user's that it loaded has changed, or when anything it needs has left the store. Whether
-    kernels and constants are whole shows when they are loaded."""
-    entry = store.get(index_key(source, options).digest)
+    kernels and constants are whole shows when they are loaded. With `code`, digests of the user's modules,
+    what was compiled of these is looked for, whatever the files hold now."""
+    entry = store.get(index_key(source, options, code).digest)
     if entry is None:
         return None
     try:
         found = json.loads(entry)
         key = found["artifact"]
-        if not modules.unchanged(source.factory, found["modules"]):
+        if modules.disagreement(found["modules"], code or {}):
+            return None
+        if not code and not modules.unchanged(source.factory, found["modules"]):
             return None
         artifact = load(key, store)
     except (ArtifactError, ValueError, KeyError, TypeError):
@@ -188,13 +197,13 @@ def stored_keys(source: ModelSource, options: CompileOptions, store: Store) -> t
     return (index_key(source, options).digest, key, *artifact.needs)
 
 
-def index_key(source: ModelSource, options: CompileOptions) -> Key:
+def index_key(source: ModelSource, options: CompileOptions, code: Mapping[str, str] | None = None) -> Key:
     """What a compilation's result depends on and is known before anything is captured. Not the C++ compiler:
     it is in the key of the kernels it made, and a machine that starts from a bundle may have none."""
     target = options.target
     return Key(
         {
-            **source.identity(),
+            **source.identity(code),
             "artifact version": str(VERSION),
             "compiler": compiler_digest(),
             "target": f"{target.kind} {target.architecture}",

@@ -4,8 +4,8 @@ which takes seconds to load: the compiler itself is loaded when there is somethi
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from dlcb.compiler import artifact as artifacts
 from dlcb.compiler.errors import ArtifactError
@@ -20,11 +20,13 @@ Progress = Callable[[str, float], None]  # stage name, share of the whole that i
 
 @dataclass(frozen=True)
 class Compilation:
-    """What a compilation leaves: the artifact's key in the store, the model's signature and the report."""
+    """What a compilation leaves: the artifact's key in the store, the model's signature and the report.
+    `modules`: digests of the user's modules that it was made of, by their paths in the factory's folder."""
 
     artifact_key: str
     signature: Signature
     report: Report
+    modules: Mapping[str, str] = field(default_factory=dict)
 
 
 def compile_model(
@@ -42,7 +44,7 @@ def compile_model(
     found = artifacts.find(source, options, store)
     if found is not None:
         key, artifact = found
-        return Compilation(key, artifact.signature, artifact.report.as_cached())
+        return Compilation(key, artifact.signature, artifact.report.as_cached(), artifact.modules)
     if options.only_stored:
         target = f"{options.target.kind} {options.target.architecture}"
         raise ArtifactError(
@@ -51,7 +53,7 @@ def compile_model(
         )
     driver = importlib.import_module("dlcb.compiler.driver")  # see above
     key, artifact = driver.compile_source(source, store, options, progress)
-    return Compilation(key, artifact.signature, artifact.report)
+    return Compilation(key, artifact.signature, artifact.report, artifact.modules)
 
 
 def pin_model(

@@ -104,8 +104,7 @@ def compile_source(
         with clock("capture"):
             ranks = survey(source, _load(source))
         report = replace(describe_ranks(ranks), seconds=clock.seconds)
-        key = artifacts.put(Artifact(any_rank_signature(source, ranks), report), source, store)
-        artifact = artifacts.load(key, store)
+        key, artifact = _put(Artifact(any_rank_signature(source, ranks), report), source, store)
     else:
         with _no_collections():
             key, artifact = _compile(source, store, options, clock)
@@ -172,7 +171,7 @@ def _compile(
         signature = replace(artifact.signature, batch=None, padding={})
         report = replace(report, tier="eager", batching=("PyTorch runs the model: each request runs alone",))
         artifact = replace(artifact, report=report, signature=signature)
-    return artifacts.put(artifact, source, store), artifact
+    return _put(artifact, source, store)
 
 
 def _checked(
@@ -239,7 +238,12 @@ def _eager(source: ModelSource, module: nn.Module | ExportedProgram, error: Comp
 
 def _put_eager(source: ModelSource, found: Untraced, store: Store, clock: Clock) -> tuple[str, Artifact]:
     report = Report("eager", seconds=clock.seconds, quarantined=found.why)
-    artifact = Artifact(untraced_signature(source, found), report, quarantined=found.why)
+    return _put(Artifact(untraced_signature(source, found), report, quarantined=found.why), source, store)
+
+
+def _put(artifact: Artifact, source: ModelSource, store: Store) -> tuple[str, Artifact]:
+    """Put what a compilation has come to, which says now which of the user's modules it was made of."""
+    artifact = replace(artifact, modules=modules.imported(source.factory))
     return artifacts.put(artifact, source, store), artifact
 
 

@@ -12,6 +12,7 @@ these are known.
     ├── TooLong               kernels are too large: smaller ones are made, or PyTorch serves the model
     │   └── OperatorTooLong   a kernel of one operator is: PyTorch runs the calls of its line
     ├── Incomparable          its answers cannot be compared with PyTorch's, which serves the model
+    ├── ChangedCode           the user's code is another than the one that was compiled
     ├── UnknownName           a stage, suite, case or peer that does not exist
     ├── ArtifactError         an artifact or a kernel in the store cannot be used
     └── RequestError          the caller's fault; over HTTP a 400
@@ -81,6 +82,11 @@ class OperatorTooLong(TooLong):
 
 class Incomparable(CompilerError):
     """A program of which nobody could tell whether it is the model."""
+
+
+class ChangedCode(CompilerError):
+    """A module of the user's is another than the one that the model was compiled from: PyTorch must not run
+    it beside what was compiled."""
 
 
 class UnknownName(CompilerError):

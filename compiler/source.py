@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from dlcb.compiler.errors import ArtifactError
-from dlcb.compiler.modules import factory_file, file_digest
+from dlcb.compiler.modules import factory_file, factory_paths, file_digest
 from dlcb.kernel_cache.key import Key
 
 
@@ -49,16 +49,17 @@ class ModelSource:
     dims: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
     jit: str = "eager"
 
-    def identity(self) -> Key:
+    def identity(self, code: Mapping[str, str] | None = None) -> Key:
         """The key of everything that can change what is compiled. Paths, name and version are not in it; the
-        text of the factory's module, file digests, the configuration and the library versions are."""
+        text of the factory's module, file digests, the configuration and the library versions are. With
+        `code`, digests of the user's modules, the factory's text is that and not what its file holds now."""
         configuration = self.to_json()
         for field_name in ("name", "version", "program", "weights"):
             del configuration[field_name]
         return Key(
             {
                 "configuration": json.dumps(configuration, sort_keys=True),
-                "factory": file_digest(factory_file(self.factory)) if self.factory else "",
+                "factory": self._digest_of_factory(code or {}) if self.factory else "",
                 "program": file_digest(self.program) if self.program else "",
                 "weights": ",".join(file_digest(path) for path in self.weights),
                 **{
@@ -67,6 +68,11 @@ class ModelSource:
                 },
             }
         )
+
+    def _digest_of_factory(self, code: Mapping[str, str]) -> str:
+        factory = self.factory or ""
+        known = (code[path] for path in factory_paths(factory) if path in code)
+        return next(known, None) or file_digest(factory_file(factory))
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; `from_json` gives an equal source back."""

@@ -354,6 +354,7 @@ class Batcher:
             return
         kinds: dict[str, type[ServerError]] = {
             "request": BadRequest, "index": BadRequest, "large": TooLarge, "deadline": DeadlineExceeded,
+            "changed": NotReady,
         }  # fmt: skip
         self._fail(requests[0], kinds.get(error["kind"], ModelFailed)(error["message"]))
 

@@ -17,8 +17,14 @@ from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dlcb.compiler import CompilerError, DeclarationError, ModelSource, ToolchainError
-from dlcb.compiler.modules import changed
+from dlcb.compiler import (
+    ChangedCode,
+    CompilerError,
+    DeclarationError,
+    ModelSource,
+    ToolchainError,
+    modules,
+)
 from dlcb.kernel_cache import CacheError
 from dlcb.server import logs
 from dlcb.server.cache import open_described
@@ -74,16 +80,21 @@ class CompileProcess:
 
         try:
             source = ModelSource.from_json(message["source"])
-            if changed(source.factory):
+            if others := modules.rewritten(source.factory, message["code"]):
+                raise ChangedCode(modules.said_of(others[0], source.factory))
+            if modules.changed(source.factory):
                 return {"number": number, "stale": True}
-            code = source.identity()["factory"]
             compilation = self._compile_backend(source, self._store, self._options, progress)
+            if others := modules.disagreement(message["code"], compilation.modules):
+                raise ChangedCode(modules.said_of(others[0], source.factory))
             self._pin(source, compilation.artifact_key)
         except ToolchainError as error:
             return {"number": number, "error": str(error)[:MESSAGE_KEPT], "kind": "toolchain"}
         except DeclarationError as error:
             kind = {"kind": "declaration", "key": error.key}
             return {"number": number, "error": str(error)[:MESSAGE_KEPT], **kind}
+        except ChangedCode as error:
+            return {"number": number, "error": str(error)[:MESSAGE_KEPT], "kind": "changed"}
         except CompilerError as error:
             return {"number": number, "error": str(error)[:MESSAGE_KEPT], "kind": "compiler"}
         except OF_USERS_CODE as error:
@@ -95,7 +106,8 @@ class CompileProcess:
         return {
             "number": number,
             "artifact": compilation.artifact_key,
-            "code": code,
+            "code": dict(compilation.modules),
+            "folder": str(modules.folder_of(source.factory)) if source.factory else "",
             "signature": compilation.signature.to_json(),
             "report": plain(compilation.report),
             "seconds": time.perf_counter() - start,

@@ -175,6 +175,7 @@ class Endpoints:
             "memory": {"limit": model.memory, "bytes": signature.memory or None},
             "tier": report.get("tier"),
             "quarantined": _quarantined(model),
+            "code_changed": model.changed_code() or None,
             "unproven": report.get("unproven") or None,
             "kernels": _kernels(model),
             "ranks": list(model.ranks) if report.get("tier") == "jit" else None,

@@ -14,7 +14,7 @@ turns any exception, ours or the compiler's, into what a client may see.
     ├── RequestRefused              500  it killed its worker twice
     ├── ModelFailed                 500  the model raised where its signature allowed the inputs
     ├── Unsupported                 501  a part of the protocol that this server leaves out
-    ├── NotReady                    503  loading, going down, or without a worker (with Retry-After)
+    ├── NotReady                    503  loading, going down, other code, or no worker (with Retry-After)
     └── DeadlineExceeded            504  the request's timeout passed
 """
 

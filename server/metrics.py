@@ -204,6 +204,11 @@ class Metrics(Collector):
         self.model_ready = gauge(
             "dlcb_model_ready", "1 for a version that takes requests.", "model", "version"
         )
+        self.code_changed = gauge(
+            "dlcb_model_code_changed",
+            "1 for a version whose Python modules are others by now than those that serve, until a load.",
+            "model", "version",
+        )  # fmt: skip
         self.ready = gauge("dlcb_ready", "1 while the server is ready.")
 
         self._registry = CollectorRegistry()

@@ -7,9 +7,11 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from dlcb.compiler import Dim, ModelSource, Signature
+from dlcb.compiler.modules import rewritten_in, said_of
 from dlcb.compiler.signature import compile_expression, wrong_names
 from dlcb.server.access import TokenBucket
 from dlcb.server.batch import group_of, rows_of
@@ -75,7 +77,9 @@ class ServedModel:
     reason: str = ""
     signature: Signature = field(default_factory=lambda: Signature((), ()))
     artifact_key: str = ""
-    code: str = ""  # digest of the factory's module, as it was compiled
+    # digests of the user's modules that it was compiled from, by their paths in the folder of its factory
+    code: Mapping[str, str] = field(default_factory=dict)
+    folder: str = ""
     report: Mapping[str, Any] = field(default_factory=dict)
     padding: Padding | None = None
     unpadded: str = ""  # why the declared mask, or a padding that was proven, is not used
@@ -127,6 +131,12 @@ class ServedModel:
         self.footprint = footprint_of(signature)
         self.largest = self._largest()
         self.admitted.clear()
+
+    def changed_code(self) -> str:
+        """Which of the user's modules is another by now than the one that serves, and what to do; "" where
+        none is."""
+        others = rewritten_in(Path(self.folder), self.code)
+        return said_of(others[0], self.source.factory) if others else ""
 
     @property
     def stacks(self) -> bool:

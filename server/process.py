@@ -12,11 +12,19 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
-from dlcb.compiler import CompilerError, DeclarationError, ModelSource, Signature, ToolchainError
+from dlcb.compiler import (
+    ChangedCode,
+    CompilerError,
+    DeclarationError,
+    ModelSource,
+    Signature,
+    ToolchainError,
+)
 from dlcb.server.batcher import Job
 from dlcb.server.cache import environment_of
 from dlcb.server.channel import Channel
@@ -49,7 +57,8 @@ class Compiled:
     signature: Signature
     report: dict[str, Any]
     seconds: float
-    code: str  # digest of the factory's module; empty without one
+    code: Mapping[str, str]  # digests of the user's modules that it was made of, by paths in `folder`
+    folder: str  # the factory's; empty without one
 
 
 class WorkerProcess:
@@ -160,12 +169,19 @@ class CompileService:
         self._channel: Channel | None = None
         self.process: subprocess.Popen[bytes] | None = None
 
-    async def compile(self, source: ModelSource, reason: str, progress: Progress | None = None) -> Compiled:
-        """CompilerError when the source does not compile (ToolchainError when no compiler was found)."""
+    async def compile(
+        self,
+        source: ModelSource,
+        reason: str,
+        progress: Progress | None = None,
+        code: Mapping[str, str] = MappingProxyType({}),
+    ) -> Compiled:
+        """CompilerError when the source does not compile (ToolchainError when no compiler was found,
+        ChangedCode when it is made of other modules than `code`)."""
         if self._channel is None:
             self._start()
         self._next += 1
-        message = {"number": self._next, "source": source.to_json(), "reason": reason}
+        message = {"number": self._next, "source": source.to_json(), "reason": reason, "code": dict(code)}
         future: asyncio.Future[Compiled] = asyncio.get_running_loop().create_future()
         self._asked[self._next] = (message, future, progress)
         self._tried[self._next] = 0
@@ -244,8 +260,8 @@ class CompileService:
             if message["kind"] == "declaration":
                 future.set_exception(DeclarationError(message["error"], key=message["key"]))
             else:
-                kind = ToolchainError if message["kind"] == "toolchain" else CompilerError
-                future.set_exception(kind(message["error"]))
+                kinds = {"toolchain": ToolchainError, "changed": ChangedCode}
+                future.set_exception(kinds.get(message["kind"], CompilerError)(message["error"]))
             return
         compiled = Compiled(
             message["artifact"],
@@ -253,6 +269,7 @@ class CompileService:
             message["report"],
             message["seconds"],
             message["code"],
+            message["folder"],
         )
         future.set_result(compiled)
 

@@ -96,16 +96,24 @@ class Registry:
             return State.UNAVAILABLE, NO_WORKER
         return state, reason
 
+    def changed_code(self, name: str, version: str) -> str:
+        """What `ServedModel.changed_code` says of a version; "" where it does not serve."""
+        model = self._served.get(name, {}).get(version)
+        return "" if model is None else model.changed_code()
+
     def all_ready(self) -> bool:
         """Whether every model takes requests that is meant to: by the configuration, or by a later load or
         unload."""
         return all(version in self._served.get(name, {}) for name, version in self._wanted)
 
     def index(self, ready: bool = False) -> list[dict[str, str]]:
-        """Name, version, state and reason of every registered version; with `ready` of those that serve."""
+        """Name, version, state and reason of every registered version; with `ready` of those that serve,
+        whose reason says where their code has changed since."""
         entries = []
         for entry in self.repository.all():
             state, reason = self.state(entry.name, entry.version)
+            if state is State.READY:
+                reason = self.changed_code(entry.name, entry.version)
             if not ready or state is State.READY:
                 entries.append(
                     {"name": entry.name, "version": entry.version, "state": state.value, "reason": reason}
@@ -192,7 +200,7 @@ class Registry:
         self._pinned.add((entry.name, entry.version))  # by the compile process
         compiled: Compiled = await self._supervisor.compiler.compile(source, "load", report)
         model.compiled(compiled.signature, compiled.artifact_key, compiled.report)
-        model.code = compiled.code
+        model.code, model.folder = compiled.code, compiled.folder
         model.compile_seconds = compiled.seconds
         tier = str(compiled.report["tier"])
         self._metrics.compile_seconds.cell(entry.name, tier, "load").observe(compiled.seconds)
@@ -228,6 +236,7 @@ class Registry:
     def _refresh_gauges(self) -> None:
         for place in self._states:
             self._metrics.model_ready.cell(*place).value = self.state(*place)[0] is State.READY
+            self._metrics.code_changed.cell(*place).value = bool(self.changed_code(*place))
 
     async def _retire(self, model: ServedModel) -> None:
         model.state = State.UNLOADING

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dlcb.compiler import CompilerError, ModelSource
+from dlcb.compiler import ChangedCode, CompilerError, ModelSource
 from dlcb.server.batcher import RETRY_AFTER, Batcher
 from dlcb.server.cache import describe
 from dlcb.server.errors import BadRequest, NotReady, ServerError
@@ -119,7 +119,7 @@ class Supervisor:
             "handle": model.handle,
             "source": model.source.to_json(),
             "artifact": model.artifact_key,
-            "code": model.code,
+            "code": dict(model.code),
             "probes": model.probes,
             "padding": None if model.padding is None else model.padding.to_json(),
         }
@@ -362,7 +362,8 @@ class Supervisor:
             future = self._loading[worker, handle] = asyncio.get_running_loop().create_future()
             # beside jobs, be they another worker's: a spare takes the same cores
             gently = self._settled and bool(self._batcher.lanes)
-            self._tell(worker, {**message, "gently": gently})
+            serves = self._models[handle].state is not State.LOADING
+            self._tell(worker, {**message, "gently": gently, "serves": serves})
         # else a worker that comes up is told of a model that is being loaded just now
         seconds = await asyncio.shield(future)
         worker.models.add(handle)
@@ -373,10 +374,10 @@ class Supervisor:
         another model by now: that takes a load."""
         log.warning("an artifact is gone: it is compiled again", extra={"fields": {"model": model.name}})
         try:
-            compiled = await self.compiler.compile(model.source, "load")
+            compiled = await self.compiler.compile(model.source, "load", code=model.code)
         except CompilerError as error:
             raise WorkerError(f"'{model.name}' does not compile again: {error}") from error
-        if compiled.signature != model.signature or compiled.code != model.code:
+        if compiled.signature != model.signature:
             raise WorkerError(f"'{model.name}' has changed since it was loaded: load it anew")
         model.artifact_key = compiled.artifact_key
         if model.handle in self._loads:
@@ -478,15 +479,14 @@ class Supervisor:
         source = ModelSource.from_json(event["source"])
         reply: dict[str, Any] = {"do": "compiled", "ticket": event["ticket"]}
         reason = event["reason"]
+        model = self._models.get(event["handle"])
         try:
-            compiled = await self.compiler.compile(source, reason)
-            model = self._models.get(event["handle"])
-            if model is not None and compiled.code != model.code:
-                raise CompilerError("the factory's code has changed since the model was loaded: load it anew")
+            compiled = await self.compiler.compile(source, reason, code={} if model is None else model.code)
         except CompilerError as error:
             ranks = [len(declared.shape or ()) for declared in source.inputs]
-            log.log(  # where compiling is refused the worker warns that PyTorch serves these ranks
-                logging.ERROR if self._settings.compile else logging.INFO,
+            told = not self._settings.compile or isinstance(error, ChangedCode)  # by the worker
+            log.log(
+                logging.INFO if told else logging.ERROR,
                 "a JIT compilation failed",
                 extra={"fields": {"model": source.name, "ranks": ranks, "error": str(error)}},
             )

@@ -23,8 +23,16 @@ from typing import Any
 
 import numpy
 
-from dlcb.compiler import ArtifactError, CompilerError, IndexRangeError, ModelSource, RequestError, Signature
-from dlcb.compiler.modules import changed, factory_file, file_digest
+from dlcb.compiler import (
+    ArtifactError,
+    ChangedCode,
+    CompilerError,
+    IndexRangeError,
+    ModelSource,
+    RequestError,
+    Signature,
+    modules,
+)
 from dlcb.kernel_cache import CacheError
 from dlcb.server import codec, large_json, logs
 from dlcb.server.cache import open_described
@@ -119,6 +127,9 @@ class Worker:
             return _failed(job, "large", str(error)), []
         except DeadlineExceeded as error:
             return _failed(job, "deadline", str(error)), []
+        except ChangedCode as error:
+            self._warn_of_change(job["model"], model.source.name, error.message)
+            return _failed(job, "changed", error.message), []
         except OF_USERS_CODE as error:
             log.error("a model failed", exc_info=True, extra={"fields": {"model": job["model"]}})
             return _failed(job, "model", f"the model failed with {type(error).__name__}"), []
@@ -255,10 +266,13 @@ class Worker:
                 os.nice(GENTLE)  # of this thread alone
         try:
             source = ModelSource.from_json(message["source"])
-            old = self._look_at_code(source, message["code"])
+            old = _old_code(source)
             if old:
                 self._tell({"event": "failed", "handle": handle, "error": old, "why": "old code"})
                 return
+            another = self._another_code(handle, source, message["code"])
+            if another and not message["serves"]:
+                raise ChangedCode(another)
             model = self._load_backend(
                 source,
                 message["artifact"],
@@ -266,8 +280,10 @@ class Worker:
                 device=self._device,
                 request_compile=lambda specialised: self._request_compile(handle, specialised),
             )
-            probe(model, source, message["probes"])
-            unpadded = self._check_padding(model, source, message["padding"])
+            unpadded = ""
+            if not another:  # what it serves was tried when there was its code to compare with
+                probe(model, source, message["probes"])
+                unpadded = self._check_padding(model, source, message["padding"])
         except CompilerError as error:
             failed = {"event": "failed", "handle": handle, "error": str(error)[:MESSAGE_KEPT]}
             self._tell({**failed, "why": "gone" if isinstance(error, ArtifactError) else ""})
@@ -289,26 +305,24 @@ class Worker:
                 }
             )
 
-    def _look_at_code(self, source: ModelSource, compiled: str) -> str:
-        """What to say where PyTorch would run other code than what was compiled, since this process has
-        loaded that before it changed; else "". Where it changes later nothing keeps the program from
-        serving."""
+    def _another_code(self, handle: int, source: ModelSource, compiled: Mapping[str, str]) -> str:
+        """What to say where PyTorch would run other code than what was compiled; else "". The kernels need
+        none."""
         try:
-            stale = changed(source.factory)
-            code = file_digest(factory_file(source.factory)) if source.factory else ""
-        except CompilerError:  # the file is gone
-            stale, code = [], ""
-        if stale:
-            return (
-                f"'{stale[0]}', in the folder of factory '{source.factory}', has changed since this worker "
-                "loaded it, which sees no change"
-            )
-        if code != compiled:
-            log.warning(
-                "a factory's code has changed since its model was loaded: PyTorch runs the new",
-                extra={"fields": {"model": source.name, "factory": source.factory}},
-            )
+            modules.require_same(source.factory, compiled)
+        except ChangedCode as error:
+            self._warn_of_change(handle, source.name, error.message)
+            return error.message
         return ""
+
+    def _warn_of_change(self, handle: int, name: str, why: str) -> None:
+        """One line a model, whether its change is seen by a load or by a request that needs the code."""
+        if handle not in self._changed:
+            self._changed.add(handle)
+            log.warning(
+                "code has changed: kernels serve on, what PyTorch would have to run is refused",
+                extra={"fields": {"model": name, "reason": why}},
+            )
 
     def _check_padding(self, model: Any, source: ModelSource, described: dict[str, Any] | None) -> str:
         """Why requests are better not padded, "" where they may be."""
@@ -325,6 +339,7 @@ class Worker:
 
     def _unload(self, message: dict[str, Any]) -> None:
         self._models.pop(message["handle"], None)
+        self._changed.discard(message["handle"])
 
     def _request_compile(self, handle: int, source: ModelSource) -> Future[str]:
         """Have the compile process build a rank-specialised source; the future gives its artifact's key."""
@@ -406,6 +421,21 @@ def _want_no_gradients() -> None:
     torch = sys.modules.get("torch")  # the backend's, where it has one
     if torch is not None:
         torch.set_grad_enabled(False)
+
+
+def _old_code(source: ModelSource) -> str:
+    """What to say where this process has loaded code that has changed since, of which it sees nothing; else
+    ""."""
+    try:
+        stale = modules.changed(source.factory)
+    except CompilerError:  # the file is gone
+        return ""
+    return (
+        f"'{stale[0]}', in the folder of factory '{source.factory}', has changed since this worker "
+        "loaded it, which sees no change"
+        if stale
+        else ""
+    )
 
 
 def _named(

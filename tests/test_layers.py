@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 # Each line may import the lines above it, and itself where it is a folder; names on one line do not import
 # each other.
 COMPILER = (
-    ("errors",),
+    ("errors", "imports"),
     ("modules",),
     ("dtype", "options", "signature", "report", "source"),
     ("expr",),
@@ -36,6 +36,7 @@ COMPILER = (
 )
 FREE_OF_TORCH = (
     "errors",
+    "imports",
     "modules",
     "dtype",
     "options",

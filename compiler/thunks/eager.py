@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from dlcb.compiler import modules
 from dlcb.compiler.bridge.agreement import as_tuple, without_fast_path
 from dlcb.compiler.bridge.capture import bound
 from dlcb.compiler.bridge.unchanged import State
@@ -95,15 +96,21 @@ class EagerThunk:
     """The user's module as PyTorch runs it, made by `load` when it is first needed: it costs the module's
     memory. What a forward leaves in the module is put back: no answer depends on the requests before it.
 
-    It lives on `device`; inputs on another device are brought there and outputs back.
+    It lives on `device`; inputs on another device are brought there and outputs back. `check` is asked, after
+    a forward that has loaded files of the user's, whether its answer may be given.
     """
 
     tier = "eager"
 
     def __init__(
-        self, load: Callable[[], torch.nn.Module], names: Sequence[str], device: torch.device
+        self,
+        load: Callable[[], torch.nn.Module],
+        names: Sequence[str],
+        device: torch.device,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self._load, self._names, self._device = load, tuple(names), device
+        self._check, self._checked = check, -1  # files that were loaded when all was as it should be
         self._module: torch.nn.Module | None = None
         self._state: State | None = None  # the module's, as it was loaded
 
@@ -133,6 +140,9 @@ class EagerThunk:
         finally:
             if self._state is not None:
                 self._state.restore()
+        if self._checked != (loads := modules.loads()):
+            self._check()
+            self._checked = loads
         place = inputs[0].device if inputs else self._device
         return Ran(tuple(tensor.to(place) for tensor in made), False)
 

@@ -5,19 +5,28 @@ refuses is refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 import numpy
 import torch
 
 from dlcb.compiler import artifact as artifacts
+from dlcb.compiler import modules
 from dlcb.compiler.artifact import Artifact
 from dlcb.compiler.bridge.capture import load_module, load_program
 from dlcb.compiler.bridge.ranks import is_any_rank
 from dlcb.compiler.build.toolchain import calls as compiler_calls
-from dlcb.compiler.errors import ArtifactError, CaptureError, ContractError, GuardError, IndexRangeError
+from dlcb.compiler.errors import (
+    ArtifactError,
+    CaptureError,
+    ChangedCode,
+    ContractError,
+    GuardError,
+    IndexRangeError,
+)
 from dlcb.compiler.options import CompileOptions, Target
 from dlcb.compiler.parameters import load_parameters
 from dlcb.compiler.report import Report
@@ -335,7 +344,8 @@ def load_model(
     """Load a compiled model on "cpu" or "cuda". Nothing is captured and nothing compiled.
 
     `request_compile` is asked for an artifact when a model of unknown rank meets a new one; without it such a
-    model runs what the store already holds, and eagerly otherwise. `options` find what was compiled for a
+    model runs what the store already holds, and eagerly otherwise. PyTorch runs the code that was compiled or
+    none: ChangedCode from a call that needs it where that has changed. `options` find what was compiled for a
     rank before. `capacity` bounds the shape cache, `wait_seconds` how long requests of a model with
     `jit: wait` wait for a new rank before PyTorch serves them. `parameters` are the artifact's, where they
     are loaded already. ArtifactError when the store lacks what the artifact names.
@@ -348,10 +358,12 @@ def load_model(
     # good: such calls run on the CPU.
     beyond_guards = artifact.program is not None and not artifact.quarantined
     eager_place = torch.device("cpu") if beyond_guards else place.torch_device
-    eager = EagerThunk(lambda: _eager_module(source), names, eager_place)
+    check = partial(modules.require_same, source.factory, artifact.modules)
+    eager_module = partial(_eager_module, source, check)
+    eager = EagerThunk(eager_module, names, eager_place, check)
     beside = eager
     if eager_place != place.torch_device:
-        beside = EagerThunk(lambda: _eager_module(source), names, place.torch_device)
+        beside = EagerThunk(eager_module, names, place.torch_device, check)
 
     admit = admission(source)
     reports: dict[str, Report] = {}
@@ -395,22 +407,39 @@ def load_model(
         target=Target.cpp() if place.name == "cpu" else Target.cuda(architecture(device))
     )
 
-    def find(specialised: ModelSource) -> str | None:
-        found = artifacts.find(specialised, chosen, store)
-        return found[0] if found is not None else None
-
     def pinned_thunk(key: str) -> Thunk:
+        compiled = artifacts.load(key, store)
+        if others := modules.disagreement(artifact.modules, compiled.modules):
+            raise ChangedCode(modules.said_of(others[0], source.factory))
         thunk, _ = thunks_of(key)
-        for needed in (key, *artifacts.load(key, store).needs):
+        for needed in (key, *compiled.needs):
             store.pin(needed, model_owner(source.name, source.version))
         return thunk
 
+    find = partial(_find_rank, artifact, chosen, store)
     jit = JitThunk(source, find, pinned_thunk, request_compile, eager, wait_seconds=wait_seconds)
     return CompiledModel(source, artifact, place, eager, None, jit, reports=reports)
 
 
-def _eager_module(source: ModelSource) -> torch.nn.Module:
-    return load_program(source.program).module() if source.program else load_module(source)
+def _find_rank(
+    artifact: Artifact, options: CompileOptions, store: Store, specialised: ModelSource
+) -> str | None:
+    """The key of what was compiled before for a rank of this artifact's model, of the same code."""
+    try:
+        found = artifacts.find(specialised, options, store, artifact.modules)
+    except CaptureError:  # the file of a factory whose code is not known is gone
+        return None
+    return None if found is None else found[0]
+
+
+def _eager_module(source: ModelSource, check: Callable[[], None]) -> torch.nn.Module:
+    """The user's module. `check` is asked before the user's code is run, and of what was loaded by that."""
+    if source.program:
+        return load_program(source.program).module()
+    check()
+    module = load_module(source)
+    check()
+    return module
 
 
 def _check_range(tensor: torch.Tensor, spec: TensorSpec, low: float, high: float) -> None:

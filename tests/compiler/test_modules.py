@@ -20,6 +20,7 @@ from types import ModuleType
 import pytest
 
 from dlcb.compiler import modules
+from dlcb.compiler.errors import ChangedCode
 
 FACTORY = """
 import torch
@@ -46,6 +47,10 @@ store = open_store(Path(folder), bundle=Path(packed) if packed and what == "find
 if what == "find":
     found = artifact.find(source, options, store) is not None
     print(json.dumps([found, sorted({"torch", "helper", "pack"} & set(sys.modules))]))
+elif what == "paths":
+    from dlcb.compiler import modules
+    file, folder = modules.factory_file(factory), modules.folder_of(factory)
+    print(json.dumps(file in [str(folder / path) for path in modules.factory_paths(factory)]))
 else:
     import numpy
     from dlcb.compiler import compile_model, load_model
@@ -258,3 +263,84 @@ def test_folders_without_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     file.write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     assert modules.factory_file("bare_outside.bare_inside.model:f") == str(file)
+
+
+def write_two_models(folder: Path, name: str, text: str = "") -> None:
+    """Factories in `{name}_one` and `{name}_two`; each imports a module of its own, and both a third."""
+    for which in ("one", "two"):
+        (folder / f"{name}_{which}.py").write_text(f"import {name}_of_{which}, {name}_shared\n{text}")
+        (folder / f"{name}_of_{which}.py").write_text("")
+    (folder / f"{name}_shared.py").write_text("")
+
+
+@pytest.mark.usefixtures("hooks")
+@pytest.mark.parametrize("from_text", [True, False])
+def test_a_models_modules_are_not_those_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, from_text: bool
+) -> None:
+    name = f"apart_{from_text}"
+    write_two_models(tmp_path, name)
+    monkeypatch.syspath_prepend(tmp_path)
+    for which in ("one", "two"):
+        if from_text:
+            modules.load_from_text(f"{name}_{which}:f")
+        importlib.import_module(f"{name}_{which}")
+    modules.load_from_text(f"{name}_one:f")
+    modules.load_from_text(f"{name}_two:f")
+    files = {f"{name}_{what}.py" for what in ("one", "of_one", "shared", "two", "of_two")}
+    assert modules.loaded(f"{name}_two:f").keys() == files
+    mine = {f"{name}_{what}.py" for what in ("two", "of_two", "shared")}
+    assert modules.imported(f"{name}_two:f").keys() == mine
+
+
+@pytest.mark.usefixtures("hooks")
+def test_what_no_text_explains_is_every_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_two_models(tmp_path, "hidden")
+    (tmp_path / "hidden_plugin.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in ("hidden_one", "hidden_two"):
+        modules.load_from_text(f"{module}:f")
+        importlib.import_module(module)
+    importlib.import_module("hidden_plugin")  # as a library does, by a name in some file
+    for which in ("one", "two"):
+        assert "hidden_plugin.py" in modules.imported(f"hidden_{which}:f")
+
+
+@pytest.mark.usefixtures("hooks")
+def test_a_module_that_may_import_anything_may_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_two_models(tmp_path, "open", "if False:\n    __import__(name)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in ("open_one", "open_two"):
+        modules.load_from_text(f"{module}:f")
+        importlib.import_module(module)
+    assert "open_of_one.py" in modules.imported("open_two:f")
+
+
+@pytest.mark.usefixtures("hooks")
+def test_what_a_process_has_loaded_is_what_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_two_models(tmp_path, "held")
+    monkeypatch.syspath_prepend(tmp_path)
+    modules.load_from_text("held_one:f")
+    importlib.import_module("held_one")
+    code = {
+        **modules.imported("held_one:f"),
+        "held_two.py": modules.file_digest(str(tmp_path / "held_two.py")),
+    }
+    modules.require_same("held_one:f", code)
+    (tmp_path / "held_shared.py").write_text("SCALE = 2\n")  # which it has loaded
+    modules.require_same("held_one:f", code)
+    (tmp_path / "held_two.py").write_text("SCALE = 2\n")  # which it would have to load
+    with pytest.raises(
+        ChangedCode, match=r"'held_two.py', in the folder of factory 'held_one:f', has changed"
+    ):
+        modules.require_same("held_one:f", code)
+    (tmp_path / "held_one.py").unlink()
+    with pytest.raises(ChangedCode, match="there is no module 'held_one'"):
+        modules.require_same("held_one:f", code)
+
+
+def test_a_factorys_module_is_found_among_digests(tmp_path: Path) -> None:
+    for make in (neighbours, package):
+        factory, _ = make(tmp_path / make.__name__)
+        project = Project(tmp_path / make.__name__, factory, tmp_path / "store")
+        assert project("paths") is True

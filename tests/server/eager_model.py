@@ -6,13 +6,14 @@ below.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ from dlcb.compiler import (
 )
 from dlcb.compiler.signature import Guard
 from dlcb.kernel_cache import Key, Store, model_owner
+
+log = logging.getLogger(__name__)
 
 Arrays = Mapping[str, numpy.ndarray]
 
@@ -201,6 +204,7 @@ class Compilation:
     artifact_key: str
     signature: Signature
     report: Report
+    modules: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -266,7 +270,10 @@ class Model:
             self.ranks[values.ndim] = self.request_compile(replace(self.source, inputs=inputs))
         future = self.ranks[values.ndim]
         if self.source.jit == "wait":
-            future.result(timeout=30)
+            wait([future], timeout=30)
+        if future.done() and (error := future.exception()) is not None:
+            log.warning("stays eager: %s", error)
+            return "eager"
         return "jit" if future.done() else "eager"
 
 

@@ -16,40 +16,59 @@ from .eager_model import gate_of
 from .test_lifecycle import ADMIN, body, until, workers
 
 BACKEND = '''
-"""The tests' backend, for a model whose code says a word; a model that is `eager` runs that in the worker."""
+"""The tests' backend, for a model whose code says a word; one that is `eager` runs that in the worker."""
 import importlib
+import json
 from dataclasses import replace
 
 import eager_model
 from eager_model import pin_model
 
-from dlcb.compiler.modules import loaded
+from dlcb.compiler import modules
+from dlcb.kernel_cache.key import Key
 
 
 def word(source):
-    module = importlib.import_module(source.factory.partition(":")[0])
-    loaded(source.factory)  # as the compiler does
-    return module.WORD
+    modules.load_from_text(source.factory)  # as the compiler does, and in `compile_model` the rest
+    return importlib.import_module(source.factory.partition(":")[0]).WORD
 
 
 def program(source):
     return replace(source, factory=source.factory.replace("wordy", "eager_model"))
 
 
+def made_of(key):
+    return Key({"modules of": key}).digest
+
+
 def compile_model(source, store, options=None, progress=None):
-    known = program(source)
+    said = word(source)
+    known = program(replace(source, arguments={**source.arguments, "said": said}))
     found = eager_model.compile_model(known, store, options, progress)
-    return replace(found, report=replace(found.report, batching=(word(source),)))
+    code = modules.imported(source.factory)
+    store.put(made_of(found.artifact_key), json.dumps(code).encode(), kind="artifact", label="modules")
+    return replace(found, report=replace(found.report, batching=(said,)), modules=code)
+
+
+class Eager(eager_model.Model):
+    code = {}
+
+    def run(self, inputs):
+        wordy = replace(self.source, factory=self.source.factory.replace("eager_model", "wordy"))
+        modules.require_same(wordy.factory, self.code)
+        word(wordy)
+        return super().run(inputs)
 
 
 def load_model(source, key, store, *, device, request_compile):
-    if source.arguments["eager"]:
-        word(source)
-
     def request(specialised):
         return request_compile(replace(specialised, factory=source.factory))
 
-    return eager_model.load_model(program(source), key, store, device=device, request_compile=request)
+    model = eager_model.load_model(program(source), key, store, device=device, request_compile=request)
+    if source.arguments["eager"]:
+        model.__class__ = Eager
+        model.code = json.loads(store.get(made_of(key)))
+    return model
 '''
 CONFIG = """
 server: {{port: 0, spares: 0, backend: wordy_backend, grace_seconds: 0, keys: {{admin: [admin-key]}}}}
@@ -76,9 +95,10 @@ def word(client: httpx.Client) -> str:
 
 @pytest.fixture
 def code(tmp_path: Path) -> Path:
-    """The factory's module, beside its backend and the configuration."""
+    """What the factory's module imports, beside that, its backend and the configuration."""
     (tmp_path / "wordy_backend.py").write_text(BACKEND)
-    file = tmp_path / "wordy.py"
+    (tmp_path / "wordy.py").write_text("from spoken import WORD\n")
+    file = tmp_path / "spoken.py"
     file.write_text("WORD = 'old'\n")
     return file
 
@@ -142,38 +162,125 @@ def test_where_no_new_worker_comes_up_the_load_is_refused_and_the_old_serve(
         refused = load(client)
         said = refused.json()["error"]
         assert refused.status_code == 409 and "not here" in said
-        assert "worker-1 cannot load it: 'wordy.py', in the folder of factory 'wordy:identity', has" in said
+        assert "worker-1 cannot load it: 'spoken.py', in the folder of factory 'wordy:identity', has" in said
         assert word(client) == "old"
         assert client.post("/v2/models/identity/infer", content=body(5)).status_code == 200
         assert workers(server) == before
 
 
-def test_a_worker_that_comes_later_says_that_the_code_has_changed(launch: Start, code: Path) -> None:
-    server = launch(config(eager="true"))
-    code.write_text("WORD = 'changed'\n")
-    (first,) = workers(server)
+CHANGED = "has changed since the model was compiled: load the model anew"
+
+
+def reason(client: httpx.Client) -> str:
+    return client.post("/v2/repository/index").json()[0]["reason"]
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_worker_that_comes_later_runs_no_changed_code(launch: Start, code: Path, eager: bool) -> None:
+    server = launch(config(eager=str(eager).lower()))
     with server.client() as client:
-        os.kill(first, signal.SIGKILL)
+        assert (
+            reason(client) == "" and client.get("/v1/models/identity/coverage").json()["code_changed"] is None
+        )
+        code.write_text("WORD = 'changed'\n")
+        assert CHANGED in reason(client)
         assert client.post("/v2/models/identity/infer", content=body(5)).status_code == 200
-    until(lambda: any("code has changed since its model was loaded" in line for line in server.lines))
+        (first,) = workers(server)
+        os.kill(first, signal.SIGKILL)
+        answers = [client.post("/v2/models/identity/infer", content=body(5)) for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [503 if eager else 200] * 2
+        if eager:
+            assert CHANGED in answers[0].json()["error"]
+        assert CHANGED in client.get("/v1/models/identity/coverage").json()["code_changed"]
+        assert 'dlcb_model_code_changed{model="identity",version="1"} 1.0' in client.get("/metrics").text
+        (line,) = [line for line in server.lines if "code has changed" in line]
+        assert CHANGED in line and "'spoken.py'" in line
+        assert load(client).status_code == 200
+        assert word(client) == "changed" and reason(client) == ""
+        assert client.post("/v2/models/identity/infer", content=body(5)).status_code == 200
+        assert 'dlcb_model_code_changed{model="identity",version="1"} 0.0' in client.get("/metrics").text
 
 
 @pytest.mark.parametrize("change", [False, True])
 def test_a_new_rank_is_not_compiled_of_changed_code(launch: Start, code: Path, change: bool) -> None:
     server = launch(config(function="standardize", shape="null"))
-    if change:
-        code.write_text("WORD = 'changed'\n")
-
-    def ask() -> str:
-        with server.client() as client:
-            assert client.post("/v2/models/identity/infer", content=body(5)).status_code == 200
-            return client.get("/metrics").text
-
-    if change:
+    with server.client() as client:
+        if change:
+            code.write_text("WORD = 'changed'\n")
+        assert client.post("/v2/models/identity/infer", content=body(5)).status_code == 200
+        compiled = 'dlcb_compile_seconds_count{model="identity",reason="jit",tier="jit"}'
+        if not change:
+            until(lambda: compiled in client.get("/metrics").text)
+            return
         until(
             lambda: (
-                ask() and any("code has changed since the model was loaded" in line for line in server.lines)
+                client.post("/v2/models/identity/infer", content=body(5)).status_code == 200
+                and any("stays eager" in line and CHANGED in line for line in server.lines)
             )
         )
-    else:
-        until(lambda: 'result="hit",tier="jit"' in ask())
+        assert compiled not in client.get("/metrics").text
+
+
+MODEL = """
+import torch
+from scales import SCALE
+
+class Scaled(torch.nn.Module):
+    def forward(self, x):
+        return x * SCALE
+
+def scaled():
+    return Scaled()
+"""
+REAL = """
+server: {port: 0, spares: 0, grace_seconds: 0, keys: {admin: [admin-key]}}
+models:
+  - name: ranked
+    factory: scaling:scaled
+    jit: JIT
+    inputs: [{name: x, datatype: FP32, shape: null}]
+    outputs: [y]
+  - name: named
+    factory: scaling:scaled
+    inputs: [{name: x, datatype: FP32, shape: [n, m]}]
+    outputs: [y]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jit", ["eager", "wait"])
+def test_old_and_new_code_are_never_mixed(launch: Start, tmp_path: Path, jit: str) -> None:
+    (tmp_path / "scaling.py").write_text(MODEL)
+    scales = tmp_path / "scales.py"
+    scales.write_text("SCALE = 2\n")
+    server = launch(REAL.replace("JIT", jit))
+
+    def ask(name: str, rank: int) -> float:
+        """What a model makes of 1; 0 where it is refused in the right words."""
+        entry = {"name": "x", "shape": [1] * rank, "datatype": "FP32", "data": [1.0]}
+        with server.client() as client:
+            answer = client.post(f"/v2/models/{name}/infer", json={"inputs": [entry]})
+        if answer.status_code == 200:
+            return float(answer.json()["outputs"][0]["data"][0])
+        assert answer.status_code == 503 and "'scales.py'" in answer.json()["error"]
+        return 0.0
+
+    def is_compiled() -> bool:
+        ask("ranked", 1)
+        with server.client() as client:
+            return bool(client.get("/v1/models/ranked/coverage").json()["ranks"])
+
+    until(is_compiled)
+    scales.write_text("SCALE = 3\n")
+    held = 2 if jit == "eager" else 0  # where PyTorch has run the code, the worker holds it
+    assert [ask("ranked", 1), ask("ranked", 2), ask("named", 2)] == [2, held, 2]
+    os.kill(workers(server)[0], signal.SIGKILL)
+    assert [ask("ranked", 1), ask("ranked", 2), ask("named", 2)] == [2, 0, 2]
+    with server.client() as client:
+        for name in ("ranked", "named"):
+            assert client.post(f"/v2/repository/models/{name}/load", headers=ADMIN).status_code == 200
+    assert [ask("ranked", 1), ask("ranked", 2), ask("named", 2)] == [3, 3, 3]
+    assert server.stop() == 0
+    scales.write_text("SCALE = 4\n")
+    server = launch(REAL.replace("JIT", jit))
+    assert [ask("ranked", 1), ask("ranked", 2), ask("named", 2)] == [4, 4, 4]

@@ -166,7 +166,7 @@ CASES = [
     Case("packed nonsense", zlib.compress(b"{"), ("not JSON",), headers={"Content-Encoding": "deflate"}),
     Case("unknown model", infer(), ("'nobody'", "not registered"), status=404, model="nobody"),
     Case("unknown version", infer(), ("'9'",), status=404, model="identity/versions/9"),
-    Case("not loaded", infer(), ("model 'spare' version '2' is unavailable: not loaded", "POST /v2/repository/models/spare/load with an admin key"), status=503, model="spare"),
+    Case("not loaded", infer(), ("model 'spare' version '2' is unavailable: ", "loaded; POST /v2/repository/models/spare/load with an admin key"), status=503, model="spare"),
 ]  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dlcb.compiler.bridge import agreement
-from dlcb.compiler.errors import ArtifactError, GuardError
+from dlcb.compiler.errors import ArtifactError, ChangedCode, GuardError
 from dlcb.compiler.thunks import eager
 
 CPU = torch.device("cpu")
@@ -61,6 +61,27 @@ def test_a_module_takes_its_inputs_by_name_and_loads_once() -> None:
         assert torch.equal(ran.outputs[0], x + ids)
         assert not ran.hit
     assert len(loads) == 1
+
+
+def test_an_answer_for_which_other_code_was_loaded_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads, refuses = [1], []
+    monkeypatch.setattr(eager.modules, "loads", lambda: len(loads))
+
+    def check() -> None:
+        if refuses:
+            raise ChangedCode("another")
+
+    thunk, given = (
+        eager.EagerThunk(Picky, ["x", "ids"], CPU, check),
+        [torch.randn(3), torch.tensor([1, 2, 3])],
+    )
+    thunk.run(given)
+    refuses.append(1)
+    thunk.run(given)  # nothing was loaded for it
+    loads.append(2)
+    for _ in range(2):
+        with pytest.raises(ChangedCode):
+            thunk.run(given)
 
 
 class Counting(torch.nn.Module):

@@ -9,15 +9,17 @@ from pathlib import Path
 import handmade
 import numpy
 import pytest
+import thunk_models
 import torch
 from safetensors.torch import save_file
 
 from dlcb.compiler import artifact as artifacts
 from dlcb.compiler.artifact import Artifact
 from dlcb.compiler.bridge.ranks import specialise
-from dlcb.compiler.errors import ArtifactError, ContractError, GuardError, IndexRangeError
+from dlcb.compiler.errors import ArtifactError, ChangedCode, ContractError, GuardError, IndexRangeError
 from dlcb.compiler.expr.node import size
 from dlcb.compiler.host.program import Guard, Program
+from dlcb.compiler.modules import file_digest
 from dlcb.compiler.options import CompileOptions
 from dlcb.compiler.parameters import place
 from dlcb.compiler.report import Report
@@ -169,6 +171,14 @@ def test_a_quarantined_model_runs_eagerly(store) -> None:
     assert model.counters.quarantined
     with pytest.raises(ContractError, match="declared as 1 to 64"):
         model.run({"x": array(3, 65)})
+
+
+def test_beside_kernels_pytorch_runs_no_other_code(store) -> None:
+    source = dataclasses.replace(TWICE, factory="thunk_models:double")
+    model, x = twice_model(store, source, modules={"thunk_models.py": "of another text"}), array(3, 4)
+    numpy.testing.assert_array_equal(model.run({"x": x}).outputs["out"], 2 * x)
+    with pytest.raises(ChangedCode, match=r"'thunk_models\.py', in the folder of factory"):
+        model.run({"x": array(600, 3)})
 
 
 def test_a_plan_tells_shapes_and_bytes_and_runs_nothing(store) -> None:
@@ -327,7 +337,7 @@ class Compiles:
         self.futures.append(Future())
         return self.futures[-1]
 
-    def finish(self, number: int = -1) -> None:
+    def finish(self, number: int = -1, **change) -> None:
         source = self.asked[number]
         dims = [size(f"d{k}") for k in range(len(source.inputs[0].shape))]
         count = handmade.product(dims)
@@ -340,13 +350,14 @@ class Compiles:
             unit(),
         )
         artifact = Artifact(signature("x", "float32", len(dims), len(dims)), Report("dynamic"), program)
+        artifact = dataclasses.replace(artifact, **change)
         self.futures[number].set_result(publish(artifact, source, {}, self.store))
 
 
 def any_rank_model(
-    store: handmade.DictStore, compiles: Compiles | None, source: ModelSource = ANY_RANK
+    store: handmade.DictStore, compiles: Compiles | None, source: ModelSource = ANY_RANK, **change
 ) -> CompiledModel:
-    artifact = Artifact(signature("x", "float32", 0, None), Report("jit"))
+    artifact = dataclasses.replace(Artifact(signature("x", "float32", 0, None), Report("jit")), **change)
     key = publish(artifact, source, {}, store)
     return load_model(source, key, store, request_compile=compiles)
 
@@ -434,6 +445,17 @@ def test_a_failed_compile_leaves_the_rank_eager(store, caplog: pytest.LogCapture
     assert [served(model, 2, 3), served(model, 2, 3)] == [("eager", "miss")] * 2
     assert len(compiles.asked) == 1
     assert "double at ranks (2,) stays eager: the compile process was killed" in caplog.text
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_rank_of_other_code_is_not_loaded(store, same: bool, caplog: pytest.LogCaptureFixture) -> None:
+    compiles = Compiles(store)
+    file = Path(thunk_models.__file__)
+    model = any_rank_model(store, compiles, modules={file.name: file_digest(str(file))})
+    served(model, 2, 3)
+    compiles.finish(modules={file.name: file_digest(str(file)) if same else "of another text"})
+    assert served(model, 2, 3)[0] == ("jit" if same else "eager")
+    assert (f"stays eager: '{file.name}'" in caplog.text) is not same
 
 
 def test_the_number_of_ranks_that_are_compiled_is_bounded(store) -> None:
