@@ -32,6 +32,7 @@ from dlcb.compiler.shapes.system import Solution, System
 from dlcb.compiler.signature import BatchAxes, Dim, Guard, Signature, TensorSpec
 from dlcb.compiler.source import ModelSource
 
+UNCOVERED = "PyTorch runs the model at sizes that its graphs are not proven to cover"
 BRANCHES = "the program may take another branch at other sizes"
 NOT_WHOLE = "at some sizes PyTorch itself runs the model"
 _CONNECTIVES = {"and": "and", "or": "or", "xor": "!=", "not": "not"}  # of conditions, as Python spells them
@@ -245,7 +246,8 @@ def describe_report(
     captured = every[0]
     pinned = all(isinstance(v.size, int) for v in captured.verdicts)
     tier = "static" if static or (pinned and len(every) == 1) else "dynamic"
-    beyond = _beyond(len(every), captured.serves_all(_ranges(source, captured)))
+    whole = captured.serves_all(_ranges(source, captured))
+    beyond = _beyond(len(every), whole)
     return Report(
         tier=tier,
         dims=tuple(
@@ -273,17 +275,22 @@ def describe_report(
             for number, plan in enumerate(plans, 1)
             for line in _call_lines(plan, captured.left)
         ),
-        guards=tuple(map(_guard_line, solutions[0].guards)),
+        guards=tuple(
+            _guard_line(guard, number)
+            for number, solution in enumerate(solutions, 1)
+            for guard in solution.guards
+        ),
         notes=captured.notes,
         batching=signature.batching_lines(),
         graphs=tuple(map(_graph_line, every, plans)) if len(every) > 1 else (),
+        elsewhere=captured.elsewhere or (() if whole else (UNCOVERED,)),
         unproven=_unproven(every),
     )
 
 
-def _guard_line(guard: SizeGuard) -> GuardLine:
+def _guard_line(guard: SizeGuard, graph: int = 1) -> GuardLine:
     said = ": ".join(filter(None, (guard.why.operator, _for_people(guard.why.detail))))
-    return GuardLine(repr(guard.condition), said, guard.why.source)
+    return GuardLine(repr(guard.condition), said, guard.why.source, graph)
 
 
 def _beyond(graphs: int, whole: bool) -> str:

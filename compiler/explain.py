@@ -26,7 +26,8 @@ def explain(report: Report, title: str) -> Group:
         parts.append(_kernels(report))
     if report.calls:
         parts.append(_calls(report))
-    parts += [Text(f"guard  {line.condition}  [{_because(line)}]") for line in report.guards]
+    parts += [Text(f"guard  {_condition(line, report)}  [{_because(line)}]") for line in report.guards]
+    parts += [Text(f"rest   {line}") for line in report.elsewhere]
     parts += [Text(f"batch  {line}") for line in report.batching]
     parts += [Text(f"note   {note}") for note in report.notes]
     if report.seconds:
@@ -84,6 +85,11 @@ def _of(line: KernelLine | CallLine, report: Report) -> str:
     """What runs, and in which graph where there are several."""
     name = line.name if isinstance(line, KernelLine) else line.operator
     return f"{name} of graph {line.graph}" if report.graphs else name
+
+
+def _condition(line: GuardLine, report: Report) -> str:
+    """A guard, and whose it is where there are several graphs."""
+    return f"{line.condition}  in graph {line.graph}" if report.graphs else line.condition
 
 
 def _calls(report: Report) -> Table:

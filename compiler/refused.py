@@ -125,7 +125,14 @@ def narrowed(artifact: Artifact, found: Sequence[Refusal]) -> Artifact:
         report=replace(
             report,
             dims=tuple(_raised_line(line, least) for line in report.dims),
-            guards=(*report.guards, *(GuardLine(repr(g.condition), g.reason) for g in guards)),
+            guards=(
+                *report.guards,
+                *(
+                    GuardLine(repr(guard.condition), guard.reason, graph=number)
+                    for number in range(1, 1 + len(artifact.programs))
+                    for guard in guards
+                ),
+            ),
         ),
     )
 

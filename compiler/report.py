@@ -60,6 +60,7 @@ class GuardLine:
     condition: str
     reason: str
     source_line: str = ""
+    graph: int = 1  # which of the model's graphs needs it
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class Report:
     from_cache: bool = False
     quarantined: str = ""  # why outputs come from eager PyTorch, where they do
     graphs: tuple[GraphLine, ...] = ()  # where there are several
+    elsewhere: tuple[str, ...] = ()  # where no graph serves, so that PyTorch runs the model, and why
     unproven: str = ""  # why each tuple of shapes is compared with eager PyTorch before it is served compiled
 
     @property
@@ -129,7 +131,7 @@ class Report:
         made: dict[str, Any] = {
             name: tuple(row(**_tuples(item)) for item in data[name]) for name, row in rows.items()
         }
-        made |= {name: tuple(data[name]) for name in ("notes", "batching")}
+        made |= {name: tuple(data[name]) for name in ("notes", "batching", "elsewhere")}
         return Report(**{**data, **made})
 
 

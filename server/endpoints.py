@@ -140,8 +140,9 @@ class Endpoints:
         await self.registry.unload(name, _version(_parameters(body), ("version", "unload_dependents")))
 
     async def coverage(self, name: str, version: str | None = None) -> dict[str, Any]:
-        """What the compiler proved: symbols and ranges, equalities, guards, the tier, why PyTorch runs the
-        model where it does, and where the kernels came from; and what its worker has counted."""
+        """What the compiler proved: symbols and ranges, equalities, graphs and their guards, the tier, why
+        PyTorch runs the model where it does, and where the kernels came from; and what its worker has
+        counted."""
         model = self.registry.get(name, version)
         await self.registry.count()
         signature, report = model.signature, model.report
@@ -167,6 +168,8 @@ class Endpoints:
             "symbols": {symbol: {**facts, "axes": places[symbol]} for symbol, facts in symbols.items()},
             "equalities": [axes for axes in places.values() if len(axes) > 1],
             "guards": list(report.get("guards", ())),
+            "graphs": list(report.get("graphs", ())),
+            "elsewhere": list(report.get("elsewhere", ())),
             "batch": None if signature.batch is None else signature.batch.symbol,
             "batching": model.batching_lines(),
             "padding": _padding(model),

@@ -68,12 +68,14 @@ class Terminal:
 
 def ready_lines(model: ServedModel) -> list[str]:
     """`minilm  free batch, sequence | dynamic | 31 kernels | stacks batch | 7.9 s | cache miss`,
-    and below it why PyTorch runs it, where it does, and why requests do not share batches as far as they were
-    meant to."""
+    and below it why PyTorch runs it, where it does, at which sizes no graph of it serves, and why requests do
+    not share batches as far as they were meant to."""
     ranks = sorted({len(shape) for shape in model.probes})
     seconds = model.compile_seconds + model.load_seconds
     line = report_line(model.report, seconds, batching_words(model), ranks)
     said = [f"not padded: {model.unpadded}"] if model.unpadded else []
+    if model.report.get("tier") != "eager":
+        said = [*model.report.get("elsewhere", ()), *said]
     if model.source.program:  # its file does not tell what was read from a size
         said = [*model.report.get("notes", ()), *said]
     if why := model.report.get("quarantined"):
@@ -115,11 +117,20 @@ def report_line(
         {"jit": "free rank", "eager": "any size"}.get(tier, sizes),
         tier,
         {"jit": _ranks(ranks), "eager": "PyTorch runs every call"}.get(tier, ", ".join(made)),
+        *_graphs(report),
         *([batching] if batching else []),
         f"{seconds:.1f} s",
         f"cache {'hit' if report.get('from_cache') else 'miss'}",
     ]
     return " | ".join(parts)
+
+
+def _graphs(report: Mapping[str, Any]) -> list[str]:
+    """How many there are, of a model that has several or leaves sizes to PyTorch."""
+    count, elsewhere = len(report.get("graphs", ())) or 1, report.get("elsewhere", ())
+    if report.get("tier") == "eager" or (count == 1 and not elsewhere):
+        return []
+    return [f"{count} graph{'s' if count > 1 else ''}{', else PyTorch' if elsewhere else ''}"]
 
 
 def _ranks(compiled: Sequence[int]) -> str:

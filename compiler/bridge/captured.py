@@ -25,8 +25,8 @@ class Captured:
     examples: the sizes it was traced at. notes: what was left to PyTorch and why. within: conditions over
     sizes that this graph is limited to, though the program is not. unproven: why the program may be another
     at sizes that were not traced, "" where it is proven that it is not. others: further graphs of the same
-    program beyond these, in the order in which they are to be tried. left: lines of the user's whose calls
-    PyTorch runs, with the reason."""
+    program beyond these, in the order in which they are to be tried. elsewhere: where none of them serves, as
+    far as that is known, and why. left: lines of the user's whose calls PyTorch runs, with the reason."""
 
     graph: Graph
     parameters: Mapping[str, torch.Tensor]
@@ -39,6 +39,7 @@ class Captured:
     within: tuple[Branch, ...] = ()
     unproven: str = ""
     others: tuple[Captured, ...] = ()
+    elsewhere: tuple[str, ...] = ()
     left: Mapping[str, str] = field(default_factory=dict)
 
     @property

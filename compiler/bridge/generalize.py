@@ -14,6 +14,7 @@ from types import MappingProxyType
 from torch import nn
 from torch.export import ExportedProgram
 
+from dlcb.compiler.bridge.branches import Branch
 from dlcb.compiler.bridge.capture import load_module, load_program, result_names
 from dlcb.compiler.bridge.captured import Captured
 from dlcb.compiler.bridge.declared import declare
@@ -78,7 +79,7 @@ def _from_module(
     started = time.process_time()
     searches = [Search(Scope(source, module, options, left=left))]
     found = [searches[0].run()]
-    notes: list[str] = []
+    elsewhere: list[str] = []
     ahead = [(searches[0], *turn) for turn in searches[0].turns]
     usual = searches[0].usual
     while (ahead or usual) and len(found) < _MOST_GRAPHS:
@@ -90,17 +91,31 @@ def _from_module(
         if any(search.covers(sizes) for search in searches):
             continue
         if time.process_time() - started > _SEARCHING * options.guard_seconds:
-            notes.append("the time to look for further graphs is over: PyTorch runs the model elsewhere")
+            elsewhere.append("the time to look for further graphs is over: PyTorch runs the model elsewhere")
             break
         search = origin.beyond(turn, sizes, len(found) + 1)
         try:
             found.append(search.run())
         except CompilerError as error:
-            notes.append(f"where {opposite(turn.condition)!r}, PyTorch runs the model: {error.message}")
+            elsewhere.append(f"where {opposite(turn.condition)!r}, PyTorch runs the model: {error.message}")
             continue
         searches.append(search)
         ahead += [(search, *further) for further in search.turns]
-    return replace(found[0], others=tuple(found[1:]), notes=(*found[0].notes, *notes))
+    if len(found) == _MOST_GRAPHS:
+        elsewhere += [
+            _unserved(turn, sizes)
+            for _, turn, sizes in ahead
+            if not any(search.covers(sizes) for search in searches)
+        ]
+    return replace(found[0], others=tuple(found[1:]), elsewhere=tuple(dict.fromkeys(elsewhere)))
+
+
+def _unserved(turn: Branch, sizes: Mapping[str, int]) -> str:
+    example = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+    return (
+        f"where {opposite(turn.condition)!r} and no graph serves, as at {example}, PyTorch runs the model: "
+        f"more than {_MOST_GRAPHS} graphs are not made"
+    )
 
 
 # ---- a program that cannot be traced again ---------------------------------------------------------

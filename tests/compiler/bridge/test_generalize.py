@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable
 
 import pytest
@@ -146,6 +147,22 @@ def test_each_size_has_a_graph_where_the_program_changes(
 
 def served(program: Captured, sizes: dict[str, int]) -> bool:
     return all(evaluate(guard.condition, sizes) for guard in program.graph.system.solve().guards)
+
+
+def test_of_more_graphs_than_are_made_it_is_said_where_none_serves() -> None:
+    def function(x: Tensor) -> Tensor:
+        for power in (6, 5, 4, 3, 2):
+            if x.shape[0] > 2**power:
+                return x * power
+        return x - 1
+
+    program = captured(function, ("n",))
+    every = (program, *program.others)
+    assert len(every) == 4 and program.elsewhere
+    for words in program.elsewhere:
+        assert words.startswith("where ") and words.endswith("more than 4 graphs are not made")
+        found = re.search(r"and no graph serves, as at n = (\d+), PyTorch", words)
+        assert found and not any(served(each, {"n": int(found[1])}) for each in every)
 
 
 def test_a_loop_over_a_size_has_one_graph_and_leaves_the_rest() -> None:

@@ -1,0 +1,25 @@
+"""What a model's row at the start says of its graphs."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlcb.compiler.report import GraphLine, Report
+from dlcb.server.screen import report_line
+
+TWO = (GraphLine("n < 9", 1, 0), GraphLine("8 < n", 1, 0))
+REST = ("where n % 7 == 3, PyTorch runs the model: told to",)
+
+
+@pytest.mark.parametrize(
+    ("report", "words"),
+    [
+        (Report("dynamic"), "| 0 kernels | 1.5 s |"),
+        (Report("dynamic", elsewhere=REST), "| 1 graph, else PyTorch | 1.5 s |"),
+        (Report("dynamic", graphs=TWO), "| 2 graphs | 1.5 s |"),
+        (Report("dynamic", graphs=TWO, elsewhere=REST), "| 2 graphs, else PyTorch | 1.5 s |"),
+        (Report("eager", graphs=TWO, elsewhere=REST), "| PyTorch runs every call | 1.5 s |"),
+    ],
+)
+def test_several_graphs_and_what_they_leave_to_pytorch(report: Report, words: str) -> None:
+    assert words in report_line(report.to_json(), 1.5)
