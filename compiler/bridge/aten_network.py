@@ -165,11 +165,31 @@ def _batch_norm(
     eps: float,
     cudnn: bool = False,
 ) -> Value:
+    if mean is None and variance is None and training:
+        return _own_batch_norm(e, x, weight, bias, eps)
     if training or mean is None or variance is None:
-        raise UnsupportedOperator("batch normalisation with the batch's own statistics", node=e.operator)
+        raise UnsupportedOperator("batch normalisation that keeps what it learns of a batch", node=e.operator)
     if weight is None and bias is not None:
         weight = e.apply(ops.full, shape=bias.shape, value=1.0, dtype=bias.dtype)
     return e.apply(ops.batch_norm, x, mean, variance, *_given(weight, bias), eps=eps)
+
+
+def _own_batch_norm(e: Emit, x: Value, weight: Value | None, bias: Value | None, eps: float) -> Value:
+    """With the statistics of the batch itself, or of weights, which some networks standardise so; in float32
+    for half types."""
+    if x.rank < 2:
+        raise UnsupportedOperator("batch normalisation without channels", node=e.operator)
+    wide = e.cast(x, x.dtype.accumulator)
+    axes = tuple(axis for axis in range(x.rank) if axis != 1)
+    mean = e.apply(ops.mean, wide, axes=axes, keepdim=True)
+    variance = e.apply(ops.var, wide, axes=axes, keepdim=True, correction=0)
+    spread = e.apply(ops.rsqrt, e.apply(ops.add, variance, e.scalar(eps, wide.dtype)))
+    made = e.apply(ops.mul, e.apply(ops.sub, wide, mean), spread)
+    for op, given in ((ops.mul, weight), (ops.add, bias)):
+        if given is not None:
+            each = e.reshape(e.cast(given, wide.dtype), (1, x.shape[1], *(1,) * (x.rank - 2)))
+            made = e.apply(op, made, each)
+    return e.cast(made, x.dtype)
 
 
 def _batch_norm_inference(

@@ -292,6 +292,12 @@ PROGRAMS: list[tuple[Callable[..., object], tuple[Tensor, ...]]] = [
         lambda x: F.batch_norm(x, torch.ones(4), torch.arange(4.0) + 1, torch.arange(4.0), torch.ones(4)),
         (IMAGE,),
     ),
+    *(
+        (lambda x, given=given: F.batch_norm(x, None, None, *given, training=True), (IMAGE,))
+        for given in ((), (torch.arange(4.0),), (torch.arange(4.0), torch.ones(4)))
+    ),
+    (lambda w: F.batch_norm(w.reshape(1, 4, -1), None, None, training=True, momentum=0.0), (IMAGE,)),
+    (lambda x: F.batch_norm(x[0], None, None, training=True), (IMAGE[..., 0],)),
     (F.instance_norm, (IMAGE,)),
     (lambda x: F.max_pool2d(x, 3, 2, 1), (IMAGE,)),
     (lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True), (IMAGE,)),
