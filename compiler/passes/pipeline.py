@@ -100,7 +100,7 @@ def _split(graph: Graph) -> tuple[list[Node], list[Node]]:
     candidates: list[Node] = []
     for node in graph.nodes:
         if (
-            node.op.kind != "opaque"
+            (node.op.kind != "opaque" or _is_settled(node))
             and _sizes_known(node)
             and all(value in constant for value in node.inputs)
         ):
@@ -110,6 +110,11 @@ def _split(graph: Graph) -> tuple[list[Node], list[Node]]:
     needed = set(live(candidates, [result for node in once for result in node.results]))
     rest = live([node for node in graph.nodes if node not in once], graph.outputs)
     return [node for node in candidates if node in needed], rest
+
+
+def _is_settled(node: Node) -> bool:
+    """Whether a call of PyTorch's gives the same for the same operands."""
+    return bool(node.inputs) and "draw" not in node.attributes
 
 
 def _sizes_known(node: Node) -> bool:

@@ -171,6 +171,31 @@ class Mixing(nn.Module):
         return self.table(mixed).to(x.dtype).relu()
 
 
+class Filtering(nn.Module):
+    """Frequencies weighted by complex parameters, as a global filter has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.weights = nn.Parameter(torch.randn(4, dtype=torch.complex64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.fft.irfft(torch.fft.rfft(x) * self.weights.exp(), n=6).relu()
+
+
+def test_complex_parameters_are_worked_on_once_at_load(tmp_path: Path) -> None:
+    declared = InputDeclaration("x", "float32", ("batch", 6))
+    source = ModelSource("filtering", "1", factory=f"{__name__}:Filtering", inputs=(declared,))
+    store = open_store(tmp_path)
+    made = compile_model(source, store, CompileOptions(optimisation="-O0"))
+    called = {line.operator for line in made.report.calls if line.tier == "eager"}
+    assert called == {"aten.fft_rfft.default", "aten.mul.Tensor", "aten.fft_irfft.default"}
+    model = load_model(source, made.artifact_key, store)
+    for rows in (1, 2, 7):
+        x = torch.randn(rows, 6)
+        torch.testing.assert_close(model.call(x), (Filtering()(x),))
+
+
 def outputs(x: Tensor) -> Tensor:
     return torch.fft.rfft(x)
 

@@ -7,9 +7,10 @@ import pytest
 from pass_programs import Program, encoder_layer
 
 from dlcb.compiler.dtype import BFLOAT16, FLOAT32, INT64
+from dlcb.compiler.expr.node import as_expr
 from dlcb.compiler.passes import text
 from dlcb.compiler.passes.pipeline import run_passes, schedule
-from dlcb.compiler.passes.steps import KernelStep, LibraryStep, Schedule, ViewStep
+from dlcb.compiler.passes.steps import EagerStep, KernelStep, LibraryStep, Schedule, ViewStep
 
 
 def planned(graph) -> Schedule:
@@ -129,6 +130,19 @@ def test_parameter_arithmetic_runs_in_the_prologue() -> None:
     plan = planned(p.graph(p.linear(p.input("x", p.size("rows"), 8), w)))
     assert [step.outputs[0].producer.op.name for step in plan.prologue] == ["mul"]
     assert [type(step) for step in plan.steps] == [LibraryStep]
+
+
+def test_calls_of_parameters_alone_run_in_the_prologue_but_not_those_that_draw() -> None:
+    p = Program()
+    w, eight = p.parameter("w", 8, 8), as_expr(8)
+    called = {"arguments": ("$0",), "shapes": ((eight, eight),), "dtypes": (FLOAT32,)}
+    inverse = p.eager(w, target="aten.linalg_inv.default", **called)
+    noise = p.eager(w, target="aten.randn_like.default", draw=1, **called)
+    plan = planned(p.graph(p.add(p.linear(p.input("x", p.size("rows"), 8), inverse), noise)))
+    assert [step.node.attributes["target"] for step in plan.prologue] == ["aten.linalg_inv.default"]
+    assert "aten.randn_like.default" in [
+        step.node.attributes["target"] for step in plan.steps if isinstance(step, EagerStep)
+    ]
 
 
 def test_what_takes_a_size_from_the_inputs_is_not_in_the_prologue() -> None:
