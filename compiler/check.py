@@ -38,8 +38,9 @@ from dlcb.compiler.errors import IndexRangeError, RequestError
 from dlcb.compiler.refused import Refusal, refusals, too_small
 from dlcb.compiler.signature import Signature
 from dlcb.compiler.source import ModelSource
+from dlcb.compiler.thunks.assemble import load_model
 from dlcb.compiler.thunks.eager import refusal_words
-from dlcb.compiler.thunks.model import CompiledModel, load_model
+from dlcb.compiler.thunks.model import CompiledModel
 from dlcb.kernel_cache import Store
 
 logger = logging.getLogger("dlcb.compiler.check")

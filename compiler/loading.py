@@ -9,7 +9,7 @@ from dlcb.compiler.compilation import compile_model
 from dlcb.compiler.options import CompileOptions, Target
 from dlcb.compiler.runtime.cuda import architecture
 from dlcb.compiler.source import ModelSource
-from dlcb.compiler.thunks import model
+from dlcb.compiler.thunks import assemble
 from dlcb.compiler.thunks.jit import RequestCompile, in_thread
 from dlcb.compiler.thunks.model import CompiledModel
 from dlcb.kernel_cache import Store
@@ -30,7 +30,7 @@ def load_model(
     compile_rank = request_compile or in_thread(
         lambda ranked: compile_model(ranked, store, options).artifact_key
     )
-    return model.load_model(
+    return assemble.load_model(
         source, artifact_key, store, device=device, request_compile=compile_rank, options=options
     )
 

@@ -5,51 +5,35 @@ refuses is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 
 import numpy
 import torch
 
-from dlcb.compiler import artifact as artifacts
-from dlcb.compiler import modules
 from dlcb.compiler.artifact import Artifact
-from dlcb.compiler.bridge.capture import load_module, load_program
-from dlcb.compiler.bridge.ranks import is_any_rank
 from dlcb.compiler.build.toolchain import calls as compiler_calls
 from dlcb.compiler.errors import (
-    ArtifactError,
-    CaptureError,
-    ChangedCode,
     ContractError,
     GuardError,
     IndexRangeError,
 )
-from dlcb.compiler.options import CompileOptions, Target
-from dlcb.compiler.parameters import load_parameters
 from dlcb.compiler.report import Report
-from dlcb.compiler.runtime.cpu import CpuDevice
-from dlcb.compiler.runtime.cuda import CudaDevice, architecture
 from dlcb.compiler.runtime.device import Device
 from dlcb.compiler.runtime.executor import Ran
 from dlcb.compiler.runtime.graphs import Recorder
-from dlcb.compiler.runtime.memory import SharedArena
 from dlcb.compiler.runtime.types import NAMES
-from dlcb.compiler.runtime.weights import aligned
 from dlcb.compiler.signature import Signature, TensorSpec
 from dlcb.compiler.source import ModelSource
 from dlcb.compiler.thunks.arrays import has_dtype, to_array, to_tensor
-from dlcb.compiler.thunks.contract import admission, check_declared
+from dlcb.compiler.thunks.contract import check_declared
 from dlcb.compiler.thunks.dynamic import ProgramThunk
 from dlcb.compiler.thunks.eager import EagerThunk
 from dlcb.compiler.thunks.graphs import GraphsThunk
-from dlcb.compiler.thunks.jit import WAIT_SECONDS, JitThunk, RequestCompile
+from dlcb.compiler.thunks.jit import JitThunk
 from dlcb.compiler.thunks.thunk import Thunk
-from dlcb.compiler.thunks.unproven import Confirmations, Unconfirmed, UnprovenThunk
-from dlcb.kernel_cache.pins import model_owner
-from dlcb.kernel_cache.store import Store
+from dlcb.compiler.thunks.unproven import Unconfirmed, UnprovenThunk
 
 
 @dataclass(frozen=True)
@@ -327,119 +311,6 @@ class CompiledModel:
         expected = ", ".join(f"'{spec.name}'" for spec in self._specs)
         found = ", ".join(f"'{name}'" for name in given) or "none"
         raise ContractError(f"'{self.source.name}' takes inputs {expected}, found {found}", stage="run")
-
-
-def load_model(
-    source: ModelSource,
-    artifact_key: str,
-    store: Store,
-    *,
-    device: str = "cpu",
-    request_compile: RequestCompile | None = None,
-    options: CompileOptions | None = None,
-    capacity: int = 512,
-    wait_seconds: float = WAIT_SECONDS,
-    parameters: Mapping[str, torch.Tensor] | None = None,
-) -> CompiledModel:
-    """Load a compiled model on "cpu" or "cuda". Nothing is captured and nothing compiled.
-
-    `request_compile` is asked for an artifact when a model of unknown rank meets a new one; without it such a
-    model runs what the store already holds, and eagerly otherwise. PyTorch runs the code that was compiled or
-    none: ChangedCode from a call that needs it where that has changed. `options` find what was compiled for a
-    rank before. `capacity` bounds the shape cache, `wait_seconds` how long requests of a model with
-    `jit: wait` wait for a new rank before PyTorch serves them. `parameters` are the artifact's, where they
-    are loaded already. ArtifactError when the store lacks what the artifact names.
-    """
-    place: Device = CudaDevice() if device.startswith("cuda") else CpuDevice()
-    artifact = artifacts.load(artifact_key, store)
-    memory = SharedArena(place.torch_device)
-    names = [declared.name for declared in source.inputs]
-    # Where a guard failed nothing is known about indices inside the model, and a bad one would stop a GPU for
-    # good: such calls run on the CPU.
-    beyond_guards = artifact.program is not None and not artifact.quarantined
-    eager_place = torch.device("cpu") if beyond_guards else place.torch_device
-    check = partial(modules.require_same, source.factory, artifact.modules)
-    eager_module = partial(_eager_module, source, check)
-    eager = EagerThunk(eager_module, names, eager_place, check)
-    beside = eager
-    if eager_place != place.torch_device:
-        beside = EagerThunk(eager_module, names, place.torch_device, check)
-
-    admit = admission(source)
-    reports: dict[str, Report] = {}
-
-    def thunks_of(
-        key: str,
-    ) -> tuple[ProgramThunk | GraphsThunk | UnprovenThunk, ProgramThunk | UnprovenThunk | None]:
-        """What serves any values, and what serves calls in which nothing is masked."""
-        compiled = artifact if key == artifact_key else artifacts.load(key, store)
-        if compiled.program is None or compiled.quarantined:
-            reason = compiled.quarantined or "it has no program"
-            raise CaptureError(f"'{source.name}' cannot run compiled: {reason}", stage="load")
-        reports[key] = compiled.report
-        taken = [given.name for given in compiled.program.inputs]
-        if taken != names:
-            raise ArtifactError(f"'{source.name}' has inputs {names}, its artifact {taken}", stage="load")
-        loaded = parameters if parameters is not None and key == artifact_key else None
-        if loaded is None:
-            loaded = load_parameters(compiled, source, store)
-        if len(compiled.every_program) > 1:  # one copy of the weights serves all of them
-            loaded = {name: aligned(value, place.torch_device) for name, value in loaded.items()}
-        programs = [
-            ProgramThunk(program, loaded, store, place, memory, capacity, admit)
-            for program in compiled.every_program
-        ]
-        unmasked = programs.pop() if compiled.unmasked is not None else None
-        program = programs[0] if len(programs) == 1 else GraphsThunk(programs, capacity)
-        if compiled.confirmed is None:
-            return program, unmasked
-        known = Confirmations(source, compiled, beside)
-        return UnprovenThunk(program, known), unmasked and UnprovenThunk(unmasked, known)
-
-    if artifact.quarantined:
-        return CompiledModel(source, artifact, place, eager, None)
-    if artifact.program is not None:
-        program, unmasked = thunks_of(artifact_key)
-        return CompiledModel(source, artifact, place, eager, program, unmasked=unmasked, beside=beside)
-    if not is_any_rank(source.inputs):
-        return CompiledModel(source, artifact, place, eager, None)
-    chosen = options or CompileOptions(
-        target=Target.cpp() if place.name == "cpu" else Target.cuda(architecture(device))
-    )
-
-    def pinned_thunk(key: str) -> Thunk:
-        compiled = artifacts.load(key, store)
-        if others := modules.disagreement(artifact.modules, compiled.modules):
-            raise ChangedCode(modules.said_of(others[0], source.factory))
-        thunk, _ = thunks_of(key)
-        for needed in (key, *compiled.needs):
-            store.pin(needed, model_owner(source.name, source.version))
-        return thunk
-
-    find = partial(_find_rank, artifact, chosen, store)
-    jit = JitThunk(source, find, pinned_thunk, request_compile, eager, wait_seconds=wait_seconds)
-    return CompiledModel(source, artifact, place, eager, None, jit, reports=reports)
-
-
-def _find_rank(
-    artifact: Artifact, options: CompileOptions, store: Store, specialised: ModelSource
-) -> str | None:
-    """The key of what was compiled before for a rank of this artifact's model, of the same code."""
-    try:
-        found = artifacts.find(specialised, options, store, artifact.modules)
-    except CaptureError:  # the file of a factory whose code is not known is gone
-        return None
-    return None if found is None else found[0]
-
-
-def _eager_module(source: ModelSource, check: Callable[[], None]) -> torch.nn.Module:
-    """The user's module. `check` is asked before the user's code is run, and of what was loaded by that."""
-    if source.program:
-        return load_program(source.program).module()
-    check()
-    module = load_module(source)
-    check()
-    return module
 
 
 def _check_range(tensor: torch.Tensor, spec: TensorSpec, low: float, high: float) -> None:

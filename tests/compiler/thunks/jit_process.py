@@ -44,8 +44,8 @@ def main(folder: str, shapes: list[tuple[int, ...]]) -> None:
 
             def answer(done: Future[tuple[str, int]]) -> None:
                 key, ran = done.result()
-                compiled.append(ran)
                 asked.set_result(key)
+                compiled.append(ran)  # what is waited for below
 
             compile_process.submit(compile_elsewhere, folder, source.to_json()).add_done_callback(answer)
             return asked

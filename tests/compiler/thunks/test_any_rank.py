@@ -17,7 +17,7 @@ from dlcb.compiler import CompiledModel, InputDeclaration, ModelSource, compile_
 from dlcb.compiler.bridge.ranks import specialise
 from dlcb.compiler.build.toolchain import calls
 from dlcb.compiler.errors import CaptureError, GuardError
-from dlcb.compiler.thunks import model as models
+from dlcb.compiler.thunks.assemble import load_model as load_thunks
 from dlcb.kernel_cache import LayeredStore, open_store
 
 HERE = Path(__file__).parent
@@ -112,7 +112,7 @@ def test_a_width_that_weights_pin_is_no_wish(store: LayeredStore) -> None:
 def waiting(store: LayeredStore, answer: Future[str], seconds: float) -> CompiledModel:
     source = any_rank("normalised", jit="wait")
     key = compile_model(source, store).artifact_key
-    return models.load_model(source, key, store, request_compile=lambda ranked: answer, wait_seconds=seconds)
+    return load_thunks(source, key, store, request_compile=lambda ranked: answer, wait_seconds=seconds)
 
 
 def test_a_request_waits_no_longer_than_it_may(store: LayeredStore) -> None:

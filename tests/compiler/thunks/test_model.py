@@ -26,7 +26,8 @@ from dlcb.compiler.report import Report
 from dlcb.compiler.runtime.weights import WeightFile
 from dlcb.compiler.signature import Dim, Signature, TensorSpec
 from dlcb.compiler.source import InputDeclaration, ModelSource
-from dlcb.compiler.thunks.model import CompiledModel, load_model
+from dlcb.compiler.thunks.assemble import load_model
+from dlcb.compiler.thunks.model import CompiledModel
 
 n, m = size("n"), size("m")
 OPTIONS = CompileOptions()
