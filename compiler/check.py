@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -78,6 +78,28 @@ class Answer:
         return nullcontext() if self.drawn is None else Repeating(self.drawn)
 
 
+def prepared(
+    source: ModelSource,
+    module: nn.Module | ExportedProgram,
+    device: str,
+    first: Mapping[str, tuple[int, ...]] | None = None,
+) -> Reference:
+    """The eager module on `device`, where `module` itself is moved. It is called once at `first` shapes, so
+    that what PyTorch loads for that, which on a GPU takes longer than all answers, is there when they are
+    asked; what it says there does not matter."""
+    eager = module.module() if isinstance(module, ExportedProgram) else module
+    with warnings.catch_warnings(), without_tf32():
+        warnings.simplefilter("ignore")  # PyTorch's own, where it copies the module of a program
+        reference = Reference(eager.to(device), [declared.name for declared in source.inputs])
+        if first is not None:
+            inputs = [*random_inputs(source, first, 0, device).values()]
+            with suppress(Exception):  # the user's code may raise anything
+                with without_cudnn():
+                    reference.eager(inputs)
+                reference.exact(inputs)
+    return reference
+
+
 class Answers:
     """PyTorch's side of the check, at sizes drawn from the signature and at `further` ones, at two of them
     with nothing masked as well. It needs no kernel, and so is asked while they are compiled."""
@@ -86,6 +108,7 @@ class Answers:
         self,
         source: ModelSource,
         module: nn.Module | ExportedProgram,
+        reference: Reference,
         signature: Signature,
         mask: str,
         device: str,
@@ -93,13 +116,9 @@ class Answers:
         further: Sequence[Mapping[str, int]] = (),
         draws: bool = False,
     ) -> None:
-        """`draws`: the program draws random numbers."""
+        """`reference` is `module` as `prepared` on the device; `draws`: the program draws random numbers."""
         self.source, self.signature, self.device, self.draws = source, signature, device, draws
-        self._mask = mask
-        eager = module.module() if isinstance(module, ExportedProgram) else module
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PyTorch's own, where it copies the module of a program
-            self._reference = Reference(eager.to(device), [declared.name for declared in source.inputs])
+        self._mask, self._reference = mask, reference
         drawn = [*draw_sizes(signature, count, seed=0), *further]
         if isinstance(module, ExportedProgram):  # that it refuses sizes it was not exported for says nothing
             fixed = exported_sizes(source, Trace.of(module))

@@ -4,8 +4,9 @@ that a worker loads come out. Each stage has a spoken name, seen again in progre
     source -> capture -> generalise -> solve -> passes -> generate -> lower -> reference -> publish -> build
     -> check
 
-Kernels are compiled on other threads from `generate` on, and weights stored after `lower`; meanwhile PyTorch
-gives its answers for the check (`reference`). `publish` and `build` are what is left of those two."""
+Kernels are compiled on other threads from `generate` on, and weights stored after `lower`. PyTorch, which
+loads its libraries from `solve` on, gives its answers for the check meanwhile (`reference`). `publish` and
+`build` are what is left of those two."""
 
 from __future__ import annotations
 
@@ -25,6 +26,7 @@ from torch.export import ExportedProgram
 from dlcb.compiler import artifact as artifacts
 from dlcb.compiler import modules
 from dlcb.compiler.artifact import Artifact
+from dlcb.compiler.bridge.agreement import Reference
 from dlcb.compiler.bridge.capture import load_module, load_program
 from dlcb.compiler.bridge.exported import as_exported
 from dlcb.compiler.bridge.generalize import Captured, generalize
@@ -32,7 +34,7 @@ from dlcb.compiler.bridge.ranks import is_any_rank, survey
 from dlcb.compiler.bridge.untraced import Untraced, untraced
 from dlcb.compiler.build import Builder
 from dlcb.compiler.build.toolchain import calls, toolchain
-from dlcb.compiler.check import Answers, Verdict, check
+from dlcb.compiler.check import Answers, Verdict, check, prepared
 from dlcb.compiler.compilation import Compilation, Progress, compile_model
 from dlcb.compiler.describe import (
     any_rank_signature,
@@ -50,6 +52,7 @@ from dlcb.compiler.errors import (
     TooLong,
     UnsupportedOperator,
 )
+from dlcb.compiler.expr.node import evaluate
 from dlcb.compiler.host.lower import lower
 from dlcb.compiler.ir import text
 from dlcb.compiler.kgen.deadline import Allowance
@@ -151,6 +154,8 @@ def _compile(
             artifact, verdict = _checked(source, module, captured, store, options, clock)
             break
         except (RefusedCode, TooLong) as error:
+            if isinstance(module, nn.Module):
+                module.cpu()  # from where the load check would have asked it
             line = error.source_line if isinstance(error, OperatorTooLong) else ""
             if not line or line in left or len(left) == _MOST_LEFT:
                 return _put_eager(source, _eager(source, module, error), store, clock)
@@ -185,10 +190,11 @@ def _checked(
     """The artifact of a captured model, which is in the store, and what the load check says of it. Raises
     RefusedCode and TooLong."""
     with Builder(options.target, options, store) as builder, ThreadPoolExecutor(1) as beside:
+        eager = beside.submit(_prepared, source, module, captured, options)
         artifact = compile_captured(source, captured, builder, options, clock)
         published = beside.submit(_publish, artifact, source, captured.all_parameters, store)
         with clock("reference"):
-            reference = _reference(source, module, captured, artifact, options)
+            reference = _reference(source, module, eager.result(), captured, artifact, options)
         with clock("publish"):
             key, artifact, parameters = published.result()
         with clock("build"):
@@ -230,7 +236,7 @@ def _refuse_chance(captured: Captured) -> None:
 
 def _eager(source: ModelSource, module: nn.Module | ExportedProgram, error: CompilerError) -> Untraced:
     """What is known of a model that stays PyTorch's because of `error`."""
-    runnable = module.module() if isinstance(module, ExportedProgram) else module
+    runnable = module.module().cpu() if isinstance(module, ExportedProgram) else module
     found = untraced(source, runnable, error)
     logger.error("%s is served by eager PyTorch: %s", source.name, found.why)
     return found
@@ -256,26 +262,45 @@ def _publish(
     return artifacts.put(artifact, source, store), artifact, load_parameters(artifact, source, store)
 
 
+def _prepared(
+    source: ModelSource, module: nn.Module | ExportedProgram, captured: Captured, options: CompileOptions
+) -> Reference | None:
+    """The eager module where the load check asks it; None where that is left out."""
+    device = _device(options)
+    if not options.check_shapes:
+        return None
+    if device == "cuda" and not torch.cuda.is_available():
+        logger.warning("%s: compiled for CUDA without a GPU: not checked against eager", source.name)
+        return None
+    first = None
+    if device == "cuda" and not captured.draws:  # a call more would draw others
+        sizes = captured.examples[0]
+        first = {v.name: tuple(evaluate(e, sizes) for e in v.shape) for v in captured.graph.inputs}
+    return prepared(source, module, device, first)
+
+
 def _reference(
     source: ModelSource,
     module: nn.Module | ExportedProgram,
+    eager: Reference | None,
     captured: Captured,
     artifact: Artifact,
     options: CompileOptions,
 ) -> Answers | None:
     """PyTorch's answers at the sizes of the load check; None where it is left out."""
-    device = "cuda" if options.target.kind == "cuda" else "cpu"
-    if not options.check_shapes:
-        return None
-    if device == "cuda" and not torch.cuda.is_available():
-        logger.warning("%s: compiled for CUDA without a GPU: not checked against eager", source.name)
+    if eager is None:
         return None
     further = [sizes for each in captured.others for sizes in each.examples[:2]]
     if captured.within:  # what it is limited to may hold no size that is drawn
         further += captured.examples[:1]
     mask = artifact.unmasked[0] if artifact.unmasked else ""
     signature, draws = artifact.signature, bool(captured.draws)
-    return Answers(source, module, signature, mask, device, options.check_shapes, further, draws)
+    count = options.check_shapes
+    return Answers(source, module, eager, signature, mask, _device(options), count, further, draws)
+
+
+def _device(options: CompileOptions) -> str:
+    return "cuda" if options.target.kind == "cuda" else "cpu"
 
 
 def compile_captured(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from dlcb.compiler import CompileOptions, InputDeclaration, ModelSource, compile_model, load_model
 from dlcb.compiler import artifact as artifacts
 from dlcb.compiler.bridge.chance import Recording, Repeating, draws
-from dlcb.compiler.check import Answers, check
+from dlcb.compiler.check import Answers, check, prepared
 from dlcb.compiler.ir import text
 from dlcb.compiler.parameters import load_parameters
 from dlcb.compiler.report import Report
@@ -200,6 +200,7 @@ def test_the_load_check_sees_through_noise(factor: float, agrees: bool, tmp_path
     source, store, key = put("noisy", tmp_path)
     artifact = artifacts.load(key, store)
     module = Program(lambda x: tuple(y + (x * 2).softmax(-1) * (factor - 1) for y in noisy(x)))
-    answers = Answers(source, module, artifact.signature, "", "cpu", 4, draws=True)
+    eager = prepared(source, module, "cpu")
+    answers = Answers(source, module, eager, artifact.signature, "", "cpu", 4, draws=True)
     verdict = check(artifact, key, answers, store, load_parameters(artifact, source, store))
     assert (verdict.quarantined == "") is agrees, verdict.quarantined
