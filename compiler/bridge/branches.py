@@ -16,10 +16,12 @@ from dlcb.compiler.expr.dag import Expr
 
 @dataclass(frozen=True)
 class Branch:
-    """A condition over sizes that the traced path took for granted, and the user's line that asked."""
+    """A condition over sizes that the traced path took for granted, and the user's line that asked. `number`:
+    it asked for the number that a size is, as a loop does."""
 
     condition: Expr
     source: str
+    number: bool = False
 
 
 @dataclass(frozen=True)

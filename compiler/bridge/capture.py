@@ -22,6 +22,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
+from dlcb.compiler.bridge.fake_calls import DataDecide
 from dlcb.compiler.bridge.functional import functional
 from dlcb.compiler.bridge.indexing import ExplicitSlices
 from dlcb.compiler.bridge.places import short
@@ -34,6 +35,8 @@ from dlcb.compiler.source import ModelSource
 _TORCH = f"{Path(torch.__file__).parent}/"
 # torch.export knows which memory is shared at the sizes of a trace: of a single row, a transposed one too
 _WRITES = "what is written in place may be seen in other results, at some sizes and not at others"
+# PyTorch's errors where a trace would have to know what a tensor holds
+_ON_VALUES = frozenset(("GuardOnDataDependentSymNode", "DataDependentOutputException"))
 _LOUD = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 
 
@@ -216,8 +219,13 @@ def _quiet_logs() -> Iterator[None]:
 
 
 def _first_lines(error: Exception) -> str:
+    if isinstance(error, DataDecide):
+        return str(error)
     text = " ".join(line.strip() for line in str(error).strip().splitlines()[:3])
-    return f"{type(error).__name__}: {text[:400]}"
+    name = type(error).__name__
+    if name in _ON_VALUES:
+        return f"what it does next depends on values of tensors ({name})"
+    return f"{name}: {text[:400]}"
 
 
 def user_frame(frames: Sequence[traceback.FrameSummary]) -> traceback.FrameSummary | None:

@@ -24,6 +24,10 @@ class Unrecordable(Exception):
     """Something that a plain list of calls cannot hold, or that needs torch.export to follow."""
 
 
+class DataDecide(Exception):
+    """A call whose results have sizes that values decide, and that PyTorch's own code goes by."""
+
+
 class FakeCalls(SchemaCheckMode):
     """Runs each call under `mode`, within the Python dispatcher. Sizes are numbers, or `symbolic`.
 
@@ -50,6 +54,10 @@ class FakeCalls(SchemaCheckMode):
 
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The result of one call; one seen before gives what that gave (symbolic), or a tensor like it."""
+        if func is torch.ops.aten._pack_padded_sequence.default:
+            raise DataDecide(
+                "sequences are packed by lengths that are values, which decide how much there is"
+            )
         if self._symbolic and func in _CHANGE_A_SHAPE:
             raise Unrecordable(f"{func} changes a shape in place")  # that of all who share the result
         like_the_first = func in _IN_PLACE or (self._symbolic and func in _LIKE_THE_FIRST)

@@ -4,6 +4,7 @@ might be seen through something that is not followed here raises Unrecordable.""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -247,14 +248,20 @@ def _is_mutable(node: Node) -> bool:
 def _makes_memory(node: Node) -> bool:
     """Whether PyTorch promises that the result is memory of its own. An operator that is put together from
     others promises nothing: dropout gives its operand back."""
-    target = node.target
+    target, place = node.target, 0
+    if target is operator.getitem and isinstance(_cut(node), Node) and isinstance(node.args[1], int):
+        target, place = _cut(node).target, node.args[1]  # one of several results
+    elif isinstance(target, torch._ops.OpOverload) and len(target._schema.returns) > 1:
+        return False
     if not isinstance(target, torch._ops.OpOverload):
         return False
     if target._opname in _FRESH or (target is _aten.einsum.default and len(cast(list, node.args[1])) > 1):
         return True
     composite = torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd")
     returned = target._schema.returns
-    return not composite and len(returned) == 1 and returned[0].alias_info is None
+    if composite or not 0 <= place < len(returned):
+        return False
+    return str(returned[place].type) == "Tensor" and returned[place].alias_info is None
 
 
 def _counterpart(node: Node) -> Callable:

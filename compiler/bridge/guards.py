@@ -151,7 +151,8 @@ def collect(
             missing = missing or f"the condition {error} at {place} has no counterpart"
             continue
         if not assumed.is_const:
-            found.setdefault(assumed, Branch(assumed, place))
+            taken = bool(getattr(answer, "is_number", type(answer) in (int, float)))
+            found.setdefault(assumed, Branch(assumed, place, taken))
     seen, unsaid = _seen(forward.calls, symbols)
     missing = missing or unsaid
     seen.complete = not missing  # else numbers in it may follow sizes unseen

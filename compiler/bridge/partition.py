@@ -3,10 +3,14 @@ arguments, between the regions that compile. Also the other direction: running s
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._library import custom_ops
 
 from dlcb.compiler.bridge.number import Number
 from dlcb.compiler.errors import UnsupportedOperator
@@ -16,6 +20,7 @@ from dlcb.compiler.ir.graph import Value
 
 _DTYPE, _DEVICE, _INPUT, _NUMBER, _KEYWORD = "dtype:", "device", "$", "#", "="
 _COMPLEX = "complex:"
+_BROUGHT = ":"  # after the module that brings an operator
 _FUNCTIONAL = {"normal_": "normal_functional"}  # which are not called as the others
 
 
@@ -87,11 +92,11 @@ def call(
 
 def name_of(operator: torch._ops.OpOverload) -> str:
     """The name of an operator, or of the one that gives as a result what this writes into its first operand:
-    in a graph values never change. Raises UnsupportedOperator where there is none, and for what another
-    library brings, which need not be loaded where the graph runs."""
+    in a graph values never change. Before that of an installed library's own stands the module that brings
+    it, which need not be loaded where the graph runs. Raises UnsupportedOperator where there is none."""
     namespace, name, overload = str(operator).split(".")
-    if namespace != "aten":
-        raise UnsupportedOperator(f"{operator} is no operator of PyTorch's own")
+    if namespace != "aten" and not operator._schema.is_mutable:
+        return f"{_library_of(operator)}{_BROUGHT}{operator}"
     if not operator._schema.is_mutable:
         return str(operator)
     functional = f"{namespace}.{_FUNCTIONAL.get(name, name.removesuffix('_'))}.{overload}"
@@ -101,13 +106,35 @@ def name_of(operator: torch._ops.OpOverload) -> str:
 
 
 def find(target: str) -> Callable[..., Any]:
-    """The operator of PyTorch that "namespace.name.overload" names. Raises UnsupportedOperator where there
-    is none."""
-    namespace, name, overload = target.split(".")
+    """The operator that "namespace.name.overload" names; an installed module that stands before it brings it.
+    Raises UnsupportedOperator where there is none."""
+    module, _, called = target.rpartition(_BROUGHT)
+    if module and is_installed(module):
+        importlib.import_module(module)
+    namespace, name, overload = called.split(".")
     try:
         return getattr(getattr(getattr(torch.ops, namespace), name), overload)
     except (AttributeError, RuntimeError) as error:
         raise UnsupportedOperator(f"PyTorch has no operator {target}") from error
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module lies where packages are installed, and is not a file of the user's own."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return False
+    places = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
+    return spec is not None and spec.origin is not None and spec.origin.startswith(places)
+
+
+def _library_of(operator: torch._ops.OpOverload) -> str:
+    """The installed module whose import makes an operator known."""
+    defined = custom_ops.OPDEFS.get(operator.name().partition(".")[0])
+    module = operator.namespace if defined is None else defined._init_fn.__module__
+    if not is_installed(module):
+        raise UnsupportedOperator(f"{operator} is no operator of PyTorch's, nor of an installed library's")
+    return module
 
 
 def _is_keyword(value: Any) -> bool:

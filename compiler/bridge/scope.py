@@ -23,6 +23,7 @@ from dlcb.compiler.shapes.system import Provenance, System
 from dlcb.compiler.source import ModelSource
 
 A_BRANCH = "a branch"
+_A_NUMBER = ", since the program makes a plain number of it, as a loop over it does"
 FARTHEST = 4096  # how far the other side of a branch is looked for
 _SCANNED = 600  # sizes at which a branch is tried out
 
@@ -92,7 +93,8 @@ class Scope:
                 if size != first[names[0]]
             )
             if alone:
-                why = Provenance(A_BRANCH, branch.source, f"{branch.condition!r}")
+                said = f"{branch.condition!r}{_A_NUMBER if branch.number else ''}"
+                why = Provenance(A_BRANCH, branch.source, said)
                 self.hold(names[0], first[names[0]], why, refused=False)
             else:
                 self.kept.append(branch)

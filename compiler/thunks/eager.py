@@ -1,5 +1,6 @@
 """PyTorch without compilation: single ATen operators by name between compiled steps, and the whole module as
-the last tier. Only names of the `aten` namespace are accepted, with plain arguments.
+the last tier. Only names of the `aten` namespace, and of installed libraries', are accepted, with plain
+arguments.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ import torch
 from dlcb.compiler import modules
 from dlcb.compiler.bridge.agreement import as_tuple, without_fast_path
 from dlcb.compiler.bridge.capture import bound
+from dlcb.compiler.bridge.partition import find, is_installed
 from dlcb.compiler.bridge.unchanged import State
-from dlcb.compiler.errors import ArtifactError, GuardError
+from dlcb.compiler.errors import ArtifactError, GuardError, UnsupportedOperator
 from dlcb.compiler.runtime.executor import Ran, Shapes
 from dlcb.compiler.runtime.types import TORCH
 from dlcb.compiler.thunks.thunk import Forecast
 
 # the device's trouble, not the caller's
 NOT_REFUSALS = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
-_TARGET = re.compile(r"aten\.([A-Za-z0-9_]+)\.([A-Za-z0-9_]+)")
+_TARGET = re.compile(r"(?:aten|([A-Za-z_][\w.]*):\w+)\.\w+\.\w+", re.ASCII)
 
 
 def refusal_words(error: Exception) -> str:
@@ -32,13 +34,16 @@ def refusal_words(error: Exception) -> str:
 
 
 def resolve(target: str) -> Callable[..., Any]:
-    """The ATen operator called "aten.name.overload". ArtifactError for any other name."""
+    """The ATen operator called "aten.name.overload", or that of an installed library's,
+    "module:namespace.name.overload". ArtifactError for any other name."""
     match = _TARGET.fullmatch(target)
-    if match is None:
-        raise ArtifactError(f"'{target}' is not the name of an ATen operator", stage="load")
+    if match is None or (match[1] and not is_installed(match[1])):
+        raise ArtifactError(
+            f"'{target}' is not the name of an ATen operator, nor of an installed library's", stage="load"
+        )
     try:
-        return getattr(getattr(torch.ops.aten, match[1]), match[2])
-    except AttributeError as error:
+        return find(target)
+    except (UnsupportedOperator, ImportError) as error:
         raise ArtifactError(
             f"PyTorch {torch.__version__} has no operator '{target}'", stage="load"
         ) from error

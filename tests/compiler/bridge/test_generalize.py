@@ -84,6 +84,50 @@ def test_a_width_tied_to_a_weight_is_pinned_and_the_rest_is_free() -> None:
     assert "5" in width.reason
 
 
+def test_a_loop_over_a_size_holds_it_and_says_so() -> None:
+    def summed(x: torch.Tensor) -> torch.Tensor:
+        y = x[:, 0]
+        for step in range(1, x.shape[1]):
+            y = y.relu() + x[:, step]
+        return y
+
+    rows, steps = captured(summed, ("rows", "steps")).verdicts
+    assert rows.size == "rows"
+    assert isinstance(steps.size, int)
+    assert "makes a plain number of it, as a loop over it does" in steps.reason
+    assert "test_generalize.py" in steps.source
+
+
+class Packed(nn.Module):
+    """A recurrence over sequences that are packed by their lengths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = nn.LSTM(4, 3, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        lengths = x[:, :, 0].ge(0).sum(1).clamp(min=1).cpu()
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return self.steps(packed)[1][0]
+
+
+def positive(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if bool((x > 0).any()) else x.cumsum(1)
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (Packed(), "sequences are packed by lengths that are values"),
+        (positive, "what it does next depends on values of tensors"),
+    ],
+)
+def test_what_goes_by_values_says_so(function: Callable[..., object], why: str) -> None:
+    with pytest.raises(CaptureError, match=why) as raised:
+        captured(function, ("rows", "steps", 4))
+    assert "test_generalize.py" in raised.value.source_line
+
+
 def test_a_branch_on_a_size_bounds_the_graph_to_its_side() -> None:
     program = captured(lambda x: x + 1 if x.shape[0] < 10 else x * 2, ("n",))
     (verdict,) = program.verdicts

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from captured_programs import Program, assert_agrees, captured
 from torch import Tensor, nn
 
+from dlcb.compiler import CompileOptions, InputDeclaration, ModelSource, compile_model, load_model
 from dlcb.compiler.bridge import partition
 from dlcb.compiler.dtype import FLOAT32
 from dlcb.compiler.errors import UnsupportedOperator
 from dlcb.compiler.expr.node import as_expr, size
 from dlcb.compiler.ir.graph import GraphBuilder
+from dlcb.compiler.thunks import eager
+from dlcb.kernel_cache import open_store
 
 
 def test_arguments_become_plain_and_the_call_comes_back() -> None:
@@ -55,7 +60,43 @@ def test_a_write_that_nothing_says_without_one_is_refused() -> None:
         partition.name_of(torch.ops.aten.add.out)
 
 
-def test_an_operator_of_another_library_leaves_the_model_to_pytorch() -> None:
+@torch.library.custom_op("tests_partition::thrice", mutates_args=())
+def thrice(x: Tensor) -> Tensor:
+    return torch.from_numpy(x.numpy() * 3)
+
+
+thrice.register_fake(torch.empty_like)
+
+
+def tripled() -> nn.Module:
+    return Program(lambda x: torch.ops.tests_partition.thrice(x * 2).relu())
+
+
+def test_an_operator_of_an_installed_library_is_called_between_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (partition, eager):
+        monkeypatch.setattr(module, "is_installed", __name__.__eq__)
+    target = f"{__name__}:tests_partition.thrice.default"
+    assert partition.name_of(torch.ops.tests_partition.thrice.default) == target
+    declared = InputDeclaration("x", "float32", ("n", 3))
+    source = ModelSource("thrice", "1", factory=f"{__name__}:tripled", inputs=(declared,))
+    store = open_store(tmp_path)
+    made = compile_model(source, store, CompileOptions(optimisation="-O0"))
+    assert [line.operator for line in made.report.calls if line.tier == "eager"] == [target]
+    assert made.report.kernels
+    model = load_model(source, made.artifact_key, store)
+    for rows in (0, 1, 5):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(model.call(x), ((x * 6).relu(),))
+
+
+def test_what_is_installed_and_what_is_the_users_own() -> None:
+    assert partition.is_installed("torch.nn.functional")
+    assert not any(map(partition.is_installed, (__name__, "json", "no.such.module", "")))
+
+
+def test_an_operator_of_the_users_own_leaves_the_model_to_pytorch() -> None:
     @torch.library.custom_op("tests_partition::twice", mutates_args=())
     def twice(x: Tensor) -> Tensor:
         return 2 * x

@@ -33,6 +33,9 @@ def test_placeholders_types_and_keywords_are_decoded() -> None:
         "aten.__class__.x",
         "aten.nothing.default",
         "prims.add.default",
+        "os:prims.add.default",
+        "torch:aten.no_such.default",
+        "torch.nn:prims.add",
     ],
 )
 def test_other_names_are_refused(target) -> None:
