@@ -123,8 +123,7 @@ def read(node: Node) -> Reading:
     """The reads of a node with an `at` rule and one result."""
     reading = _readings.get(node)
     if reading is None:
-        types = tuple(value.type for value in (*node.inputs, node.result))
-        key = None if any(map(is_computed, node.inputs)) else (node.op, node.content, types)
+        key = alike(node)
         reading = _alike.get(key)
         if reading is None:
             reading = _read(node)
@@ -132,6 +131,14 @@ def read(node: Node) -> Reading:
                 _alike[key] = reading
         _readings[node] = reading
     return reading
+
+
+def alike(node: Node) -> Hashable | None:
+    """What nodes of one result share that read their operands alike, as those of equal layers do; None where
+    that depends on how an operand is made."""
+    if any(map(is_computed, node.inputs)):
+        return None
+    return node.op, node.content, tuple(value.type for value in (*node.inputs, node.result))
 
 
 def _read(node: Node) -> Reading:
@@ -157,9 +164,21 @@ def _element(node: Node, out: tuple[Expr, ...], over: tuple[Expr, ...]) -> tuple
     return node.op.at(out, over, *operands, **node.attributes), tuple(reads)
 
 
+_computed: WeakKeyDictionary[Value, bool] = WeakKeyDictionary()  # whether it is
+
+
 def is_computed(value: Value) -> bool:
     """Is `value` made by fills, ranges, movements, look-ups and pointwise operators alone, from no data?
     Looks a bounded number of nodes back."""
+    if value.producer is None:
+        return False
+    known = _computed.get(value)
+    if known is None:
+        known = _computed[value] = _is_computed(value)
+    return known
+
+
+def _is_computed(value: Value) -> bool:
     stack, seen = [value], set()
     while stack:
         node = stack.pop().producer

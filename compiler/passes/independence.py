@@ -6,13 +6,13 @@ The operators' coordinate rules are the evidence; of an operator without one, wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import ONE, ZERO, index, substitute
 from dlcb.compiler.ir.graph import Graph, Node, Value
-from dlcb.compiler.passes.access import Reading, is_computed, read
+from dlcb.compiler.passes.access import Reading, alike, is_computed, read
 from dlcb.compiler.passes.eager_rows import RowAxes, row_axes
 from dlcb.compiler.passes.sizes import expressions, knows, mentions, simple, splits, uses
 from dlcb.compiler.shapes.system import System
@@ -73,6 +73,8 @@ class _Proof:
         self.batch, self.system = batch, system
         self.row = index("row", batch)
         self.carried: dict[Value, _Rows] = {}
+        # of nodes that read alike, by where their operands' rows lie: whether rows stay apart, and where
+        self._met: dict[Hashable, tuple[bool, _Rows | None]] = {}
 
     def obstacle(self, graph: Graph) -> str:
         """What ends the proof, "" where it succeeds; then `carried` says where each value that carries rows
@@ -111,20 +113,32 @@ class _Proof:
             return self._has_no_rows(node) or any(
                 self._runs_rows_apart(node, axes) for axes in row_axes(node)
             )
+        shared = alike(node)
+        if shared is None:
+            apart, rows = self._apart(node)
+        else:
+            key = shared, tuple(map(self.carried.get, node.inputs))
+            if key not in self._met:
+                self._met[key] = self._apart(node)
+            apart, rows = self._met[key]
+        if rows is not None:
+            self.carried[node.result] = rows
+        return apart
+
+    def _apart(self, node: Node) -> tuple[bool, _Rows | None]:
+        """Whether a node that reads by its rule keeps rows apart, and where its own lie."""
         if self._has_none(node) or is_computed(node.result):
-            return True  # what is made of coordinates alone shows in the bodies of its readers
+            return True, None  # what is made of coordinates alone shows in the bodies of its readers
         reading = read(node)
         if any(self._counted(r.args[0]) for r in reading.over):
-            return False
+            return False, None
         # a bias, which `finish` adds, has no rows: the axis that carries them is not its own
         if node.op.finish is not None and any(map(self._is_seen_in, node.inputs)):
-            return False
+            return False, None
         for rows in self._places(node):
             if self._reads_own_rows(node, reading, rows):
-                if rows is not None:
-                    self.carried[node.result] = rows
-                return True
-        return False
+                return True, rows
+        return False, None
 
     def _has_no_rows(self, node: Node) -> bool:
         return not (

@@ -9,7 +9,7 @@ with its source line."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dlcb.compiler.dtype import BOOL
@@ -19,7 +19,7 @@ from dlcb.compiler.expr.node import size as size_variable
 from dlcb.compiler.expr.ops import FOLDS
 from dlcb.compiler.ir.graph import Graph, Node, Value
 from dlcb.compiler.ir.op import Shape
-from dlcb.compiler.passes.access import Reading, is_computed, read
+from dlcb.compiler.passes.access import Reading, alike, is_computed, read
 from dlcb.compiler.passes.certain import Scalar, certain
 from dlcb.compiler.passes.eager_rows import RowAxes, growing_axes
 from dlcb.compiler.passes.sizes import expressions, knows, mentions, simple, splits, uses
@@ -69,6 +69,8 @@ class _Proof:
         self.apart: dict[Value, _Layout] = {}  # values whose elements move
         self.read = {value for node in graph.nodes for value in node.inputs}.union(graph.outputs)
         self.changed: dict[Value, Node] = {}  # made of coordinates alone: shows in their readers' bodies
+        # of nodes that read alike, by how their operands are taken apart: how they are, None where no way is
+        self._met: dict[Hashable, _Layout | None] = {}
 
     def obstacle(self) -> str:
         if self.system.simplify(self.size) is not self.size:
@@ -110,14 +112,24 @@ class _Proof:
         if self._has_none(node):
             return True
         reading = read(node)
-        for layout in itertools.islice(self._layouts(node), _LAYOUTS):
-            if self._reads_what_was_there(node, reading, layout):
-                if layout:
-                    self.apart[node.result] = layout
-                return all(
-                    self._adds_nothing(node, reading, r) for r in reading.over if self._sized(r.args[0])
-                )
-        return False
+        key = None if (shared := alike(node)) is None else (shared, *map(self._parts, node.inputs))
+        layout = self._met[key] if key in self._met else self._layout(node, reading)
+        if key is not None:
+            self._met[key] = layout
+        if layout is None:
+            return False
+        if layout:
+            self.apart[node.result] = layout
+        return all(self._adds_nothing(node, reading, r) for r in reading.over if self._sized(r.args[0]))
+
+    def _parts(self, value: Value) -> Hashable:
+        return tuple(self.apart.get(value, {}).items())
+
+    def _layout(self, node: Node, reading: Reading) -> _Layout | None:
+        """How the axes of a node's result are taken apart for it to read what was there; None where it reads
+        something else."""
+        ways = itertools.islice(self._layouts(node), _LAYOUTS)
+        return next((way for way in ways if self._reads_what_was_there(node, reading, way)), None)
 
     def _has_no_size(self, node: Node) -> bool:
         shapes = (value.shape for value in (*node.inputs, *node.results))
