@@ -19,7 +19,7 @@ from dlcb.compiler.bench.report import BANDWIDTH, keep, print_results, print_sha
 from dlcb.compiler.bench.run import CaseResult, run_case
 from dlcb.compiler.bench.schedules import print_schedules
 from dlcb.compiler.bench.shapes import SURVEY, ShapesResult, run_shapes, shape_cases
-from dlcb.compiler.bench.sizes import print_solved, solve_programs
+from dlcb.compiler.bench.sizes import print_hostile, print_solved, solve_hostile, solve_programs
 from dlcb.compiler.bench.suites import SUITES, Case, cases, survey_case
 from dlcb.compiler.errors import UnknownName
 from dlcb.compiler.source import ModelSource
@@ -60,6 +60,7 @@ def bench_suite(
     if suite == "sizes":
         _chosen((), only)
         print_solved(solve_programs())
+        print_hostile(solve_hostile())
         return
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if suite == "shapes":

@@ -1,6 +1,7 @@
 """How long the sizes of a long program take to solve: programs of a given number of operators and size
 variables come in, processor seconds, steps and why the engine stopped go out. The promise is 2,000 operators
-and 300 variables in under a second on one core, and time linear in the graph."""
+and 300 variables in under a second on one core, and time linear in the graph, also where a program is made to
+be hard (`hostile`)."""
 
 from __future__ import annotations
 
@@ -11,11 +12,13 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
+from dlcb.compiler.bench.hostile import FAMILIES
 from dlcb.compiler.expr.node import ONE
 from dlcb.compiler.shapes.system import Provenance, System
 from dlcb.compiler.solver.engine import STEPS
 
 PROGRAMS = ((500, 75), (1_000, 150), (2_000, 300), (4_000, 600))  # operators, size variables
+HOSTILE = (150, 300)  # size variables
 _ROUNDS = 3
 _SPENT = 2_000  # steps; a budget that the longer programs exhaust
 
@@ -77,6 +80,48 @@ def _solved(operators: int, variables: int, budget: int) -> Solved:
     return Solved(
         operators, variables, budget, min(seconds), report.steps, report.stopped, len(solution.guards)
     )
+
+
+@dataclass(frozen=True)
+class Hard:
+    """A system that is made to be hard to solve, at two numbers of size variables."""
+
+    name: str
+    seconds: tuple[float, ...]
+    steps: tuple[int, ...]
+    stopped: str
+
+
+def solve_hostile(counts: Iterable[int] = HOSTILE) -> list[Hard]:
+    """Each family of systems at so many size variables."""
+    counts = tuple(counts)
+    results = []
+    for name, family in FAMILIES.items():
+        seconds, reports = [], []
+        for count in counts:
+            start = time.process_time()
+            system = System()
+            family(system, count)
+            reports.append(system.solve().report)
+            seconds.append(time.process_time() - start)
+        steps = tuple(report.steps for report in reports)
+        results.append(Hard(name, tuple(seconds), steps, reports[-1].stopped))
+    return results
+
+
+def print_hostile(results: Iterable[Hard]) -> None:
+    """A line a family."""
+    table = Table(
+        title=f"systems that are hard to solve, at {' and '.join(map(str, HOSTILE))} size variables",
+        title_justify="left",
+    )
+    for column in ("family", "seconds", "steps", "stopped"):
+        table.add_column(column, justify="left" if column in ("family", "stopped") else "right")
+    for each in results:
+        seconds = ", ".join(f"{second:.2f}" for second in each.seconds)
+        steps = ", ".join(f"{count:,}" for count in each.steps)
+        table.add_row(each.name, seconds, steps, each.stopped)
+    Console(width=180).print(table)
 
 
 def print_solved(results: Iterable[Solved]) -> None:

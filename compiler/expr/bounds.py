@@ -81,6 +81,7 @@ ANY = Interval()
 NATURAL = Interval(0)
 TRUTH = Interval(0, 1)
 _INFINITY = float("inf")
+_WIDE = 16  # variables of an expression that is not listed under each of them
 
 
 def _greatest(a: int | None, b: int | None) -> int | None:
@@ -133,12 +134,29 @@ class Bounds:
     """Intervals and divisors under given facts: `ranges` and `multiples` of size variables (or of any other
     node).
 
-    Answers are kept: make a new one when a fact changes."""
+    Answers are kept: `forget` those over a variable when a fact about it changes."""
 
     def __init__(self, ranges: Mapping[Expr, Interval], multiples: Mapping[Expr, int]) -> None:
         self._ranges, self._multiples = ranges, multiples
         self._intervals: dict[Expr, Interval] = {}
         self._divisors: dict[Expr, int] = {}
+        self._new: list[Expr] = []  # answered since something was forgotten
+        # variable -> what was answered before and mentions it; None -> what mentions many
+        self._over: dict[Expr | None, dict[Expr, None]] = {}
+
+    def forget(self, symbol: Expr) -> None:
+        """Drops what was derived for expressions over `symbol`."""
+        for node in self._new:
+            for mentioned in node.free if len(node.free) <= _WIDE else (None,):
+                self._over.setdefault(mentioned, {})[node] = None
+        self._new = []
+        wide = self._over.get(None, {})
+        about = [node for node in wide if symbol in node.free]
+        for node in about:
+            del wide[node]
+        for node in (*about, *self._over.pop(symbol, ())):
+            self._intervals.pop(node, None)
+            self._divisors.pop(node, None)
 
     def interval(self, root: Expr) -> Interval:
         """Where the value of `root` lies; for a Boolean 0 is false and 1 is true."""
@@ -148,6 +166,7 @@ class Bounds:
                 derived = self._interval(node, [known[arg] for arg in node.args])
                 stated = self._ranges.get(node)
                 known[node] = derived if stated is None else derived & stated
+                self._new.append(node)
         return known[root]
 
     def divisor(self, root: Expr) -> int:
@@ -159,6 +178,7 @@ class Bounds:
                 derived = _divisor(node, [known[arg] for arg in node.args])
                 stated = self._multiples.get(node, 1)
                 known[node] = derived * stated // gcd(derived, stated) if derived else 0
+                self._new.append(node)
         return known[root]
 
     def _interval(self, node: Expr, args: list[Interval]) -> Interval:

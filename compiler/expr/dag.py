@@ -132,6 +132,23 @@ def toposort(roots: Iterable[Expr], enter: Callable[[Expr], bool] | None = None)
                 yield node
 
 
+def operands(op: str, x: Expr) -> list[Expr]:
+    """What the tree of `op` below `x` joins, each once, from the left to the right."""
+    found: list[Expr] = []
+    stack = list(reversed(x.args))
+    seen: set[Expr] = set()
+    while stack:
+        part = stack.pop()
+        if part in seen:
+            continue
+        seen.add(part)
+        if part.op == op:
+            stack.extend(reversed(part.args))
+        else:
+            found.append(part)
+    return found
+
+
 def rebuild(
     roots: list[Expr], replace: Mapping[Expr, Expr], remake: Callable[[Expr, tuple[Expr, ...]], Expr]
 ) -> list[Expr]:

@@ -9,7 +9,7 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from dlcb.compiler.expr.bounds import Interval
-from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.dag import Expr, operands
 from dlcb.compiler.expr.node import FALSE, TRUE, ZERO, as_expr, equal
 from dlcb.compiler.shapes.statement import Statement, States
 from dlcb.compiler.solver import polynomial
@@ -32,8 +32,8 @@ def contradiction(system: System, it: Statement, c: Expr) -> Statements:
     raise system.contradiction(it)
 
 
-def both(system: System, it: Statement, x: Expr, y: Expr) -> Statements:
-    return it.with_condition(x), it.with_condition(y)
+def all_parts(system: System, it: Statement, c: Expr) -> Statements:
+    return tuple(it.with_condition(part) for part in operands("and", c))
 
 
 # ---- equations ----
@@ -182,15 +182,11 @@ def bounded_sum(system: System, it: Statement, x: Expr, c: Expr) -> Statements |
     return _narrowed(system, it, ranges)
 
 
-def alternatives(system: System, it: Statement, x: Expr, y: Expr) -> Statements | None:
+def alternatives(system: System, it: Statement, c: Expr) -> Statements | None:
     """v == c | v == d -> v lies between c and d"""
     found: list[tuple[Expr, int]] = []
-    stack = [x, y]
-    while stack:
-        part = stack.pop()
-        if part.op == "or":
-            stack.extend(part.args)
-        elif part.op == "eq" and part.args[0].op == "size" and part.args[1].is_const:
+    for part in operands("or", c):
+        if part.op == "eq" and part.args[0].op == "size" and part.args[1].is_const:
             found.append((part.args[0], part.args[1].value))
         else:
             return None
@@ -218,7 +214,7 @@ STATEMENTS: RuleSet = (
     Rule("true", States(Name("c", lambda e: e is TRUE, ("const",))), lambda system, it, c: (), priority=1),
     Rule("contradiction", States(Name("c", lambda e: e is FALSE, ("const",))), contradiction, priority=1),
     # x & y -> x, y
-    Rule("unpack", States(apply("and", x, y)), both, priority=1),
+    Rule("unpack", States(any_of("c", "and")), all_parts, priority=1),
     # v == e -> e for v everywhere
     Rule("substitute", States(apply("eq", v, e)), substitute, priority=2),
     # v + r == s -> v == s - r
@@ -241,7 +237,7 @@ STATEMENTS: RuleSet = (
     # a*n + b*m <= c -> n <= c // a
     Rule("bounded sum", States(apply("le", x, c)), bounded_sum, priority=4),
     # v == c | v == d -> c <= v <= d
-    Rule("alternatives", States(apply("or", x, y)), alternatives, priority=4),
+    Rule("alternatives", States(any_of("c", "or")), alternatives, priority=4),
     # v != low -> low + 1 <= v
     Rule("excluded end", States(apply("ne", v, c)), excluded_end, priority=4),
 )

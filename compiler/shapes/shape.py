@@ -5,6 +5,7 @@ that rank is inferred as well as sizes. What stays undecided is checked where th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -115,13 +116,15 @@ class Shapes:
         self.stated: list[Same | Joined] = []
         self._engine = Engine(UNPACKING, budget)
         self._names: dict[str, int] = {}  # in the order in which they were made
+        self._numbers: dict[str, int] = {}  # hint -> how many were named after it
 
     def fresh(self, hint: str) -> ShapeVariable:
         """A new, uniquely named shape variable."""
-        name, count = hint, 0
+        name, count = hint, self._numbers.get(hint, 0)
         while name in self._names:
             count += 1
             name = f"{hint}_{count}"
+        self._numbers[hint] = count
         self._names[name] = len(self._names)
         return ShapeVariable(name)
 
@@ -293,14 +296,10 @@ def _too_long(a: Parts, b: Parts) -> bool:
     """`a` is a list, and shorter than the dims that `b` has at least; or both sides are unequal with one
     variable in common."""
     least_a, least_b = sum(map(_is_dim, a)), sum(map(_is_dim, b))
-    variables_a = [part for part in a if not _is_dim(part)]
-    variables_b = [part for part in b if not _is_dim(part)]
-    rest_a = [
-        part
-        for part in variables_a
-        if part not in variables_b or variables_a.count(part) > variables_b.count(part)
-    ]
-    return not rest_a and least_a < least_b
+    if least_a >= least_b:
+        return False
+    in_b = Counter(part for part in b if not _is_dim(part))
+    return Counter(part for part in a if not _is_dim(part)) <= in_b
 
 
 UNPACKING: RuleSet = (

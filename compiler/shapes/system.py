@@ -16,12 +16,14 @@ from dlcb.compiler.expr.node import FALSE, ONE, TRUE, ZERO, as_expr, equal, size
 from dlcb.compiler.shapes.rules import STATEMENTS
 from dlcb.compiler.shapes.solution import Solution, Verdict, necessary
 from dlcb.compiler.shapes.statement import UNSTATED, Guard, Provenance, Saying, Statement, in_words
-from dlcb.compiler.solver.engine import STEPS, Engine, Report
+from dlcb.compiler.solver.engine import STEPS, STEPS_AT_ONCE, Engine, Report
 from dlcb.compiler.solver.simplify import Facts, Simplifier
 
 # where a statement comes from, or what says so: that is only asked where the statement is news
 Why: TypeAlias = Provenance | Callable[[], Provenance]
 Answer = TypeVar("Answer")
+
+_NESTED = 8  # sizes of one broadcast of which the first is asked first
 
 __all__ = ["Guard", "Inference", "Interval", "Provenance", "Report", "Solution", "System", "Verdict"]
 
@@ -65,18 +67,21 @@ class Inference:
 
 
 class System:
-    """Facts about size variables and the guards they rest on. `budget` limits the engine's steps: when it is
-    spent, statements are kept as guards without being solved."""
+    """Facts about size variables and the guards they rest on. `budget` limits the engine's steps, `at_once`
+    those of one statement: when they are spent, statements are kept as guards without being solved."""
 
-    def __init__(self, budget: int = STEPS) -> None:
+    def __init__(self, budget: int = STEPS, at_once: int = STEPS_AT_ONCE) -> None:
         self.facts = Facts()
-        self.simplifier = Simplifier(self.facts, budget=budget)
-        self._plain = Simplifier(budget=budget)  # under no facts: guards must say all that is to be checked
-        self._engine = Engine(STATEMENTS, budget)
+        self.simplifier = Simplifier(self.facts, budget=budget, at_once=at_once)
+        # under no facts: guards must say all that is to be checked
+        self._plain = Simplifier(budget=budget, at_once=at_once)
+        self._engine = Engine(STATEMENTS, budget, at_once)
         self._age: dict[Expr, int] = {}
         self._names: set[str] = set()
+        self._numbers: dict[str, int] = {}  # hint -> how many were named after it
         self._reasons: dict[Expr, Provenance] = {}  # size variable -> the latest statement about it
-        self._watching: dict[Expr, tuple[Expr, ...]] = {}  # size variable -> truths that mention it, in order
+        self._watching: dict[Expr, dict[Expr, bool]] = {}  # size variable -> truths about it, in order
+        self._undo: list[tuple[dict, Expr, Any]] = []  # what the present statement changed
         self._joined: dict[Expr, tuple[Expr, ...]] = {}  # result of a broadcast -> the sizes it joins
         self._guards: list[Guard] = []
 
@@ -95,16 +100,17 @@ class System:
     def runtime_size(self, hint: str, low: int = 0, high: int | None = None) -> Expr:
         """A new size variable for something that run time measures; its range holds by construction and is
         not checked."""
-        name, count = hint, 0
+        name, count = hint, self._numbers.get(hint, 0)
         while name in self._names:
             count += 1
             name = f"{hint}_{count}"
+        self._numbers[hint] = count
         self._names.add(name)
         symbol = size(name)
         self.age(symbol)
         if low > 0 or high is not None:
             self.facts.ranges[symbol] = Interval(max(low, 0), high)
-            self.simplifier.forget([symbol])
+            self.simplifier.changed(symbol)
         return symbol
 
     def age(self, symbol: Expr) -> int:
@@ -156,8 +162,11 @@ class System:
         for member in members:
             if self.known(equal(member, ONE)) is False:
                 return member  # all others are equal to it or 1
-        result = members[-1]
-        for member in reversed(members[:-1]):
+        first = members[:_NESTED]
+        result = first[-1]
+        for member in reversed(first[:-1]):
+            result = where(equal(member, ONE), result, member)
+        for member in members[_NESTED:]:  # around what is there, so that each further one is one step
             result = where(equal(member, ONE), result, member)
         result = self.simplify(result)
         self._joined[result] = members
@@ -213,38 +222,45 @@ class System:
         for symbol in condition.free:
             if symbol.op == "size":
                 self.age(symbol)
-        before = self._snapshot()
+        self._undo.clear()
+        guards = len(self._guards)
         self._guards.append(Guard(self._plain.simplify(condition), why, declared))
         try:
-            self._engine.run([statement], self, self._keep)
+            with self.simplifier.engine.use():  # what the rules ask is part of this statement
+                self._engine.run([statement], self, self._keep)
         except ShapeError:
-            self._restore(before)
+            self._restore()
+            del self._guards[guards:]
             raise
 
-    def _tables(self) -> tuple[dict[Expr, Any], ...]:
-        facts = self.facts
-        known = (facts.substitution, facts.ranges, facts.multiples, facts.truths)
-        return (*known, self._reasons, self._watching)
+    def _put(self, table: dict[Expr, Any], key: Expr, value: Any) -> None:
+        self._undo.append((table, key, table.get(key)))
+        table[key] = value
 
-    def _snapshot(self) -> tuple[tuple[dict[Expr, Any], ...], int]:
-        return tuple(dict(table) for table in self._tables()), len(self._guards)
+    def _take(self, table: dict[Expr, Any], key: Expr) -> Any:
+        """What `table` holds under `key`, and no longer does; None where there is nothing."""
+        value = table.pop(key, None)
+        if value is not None:
+            self._undo.append((table, key, value))
+        return value
 
-    def _restore(self, before: tuple[tuple[dict[Expr, Any], ...], int]) -> None:
+    def _restore(self) -> None:
         """A statement that is refused leaves nothing behind."""
-        tables, guards = before
-        for table, old in zip(self._tables(), tables, strict=True):
-            table.clear()
-            table.update(old)
-        del self._guards[guards:]
+        while self._undo:
+            table, key, value = self._undo.pop()
+            if value is None:
+                table.pop(key, None)
+            else:
+                table[key] = value
         self.simplifier.forget()
 
     # ---- what the rules do -----------------------------------------------------------------------
 
     def assign(self, symbol: Expr, e: Expr, it: Statement) -> tuple[Statement, ...]:
         """`e` stands for `symbol` from now on; what was known of `symbol` is stated of `e`."""
-        interval = self.facts.ranges.pop(symbol, Interval(0))
-        multiple = self.facts.multiples.pop(symbol, 1)
-        self.facts.substitution[symbol] = e
+        interval = self._take(self.facts.ranges, symbol) or Interval(0)
+        multiple = self._take(self.facts.multiples, symbol) or 1
+        self._put(self.facts.substitution, symbol, e)
         inherited = [it.with_condition(as_expr(interval.low or 0) <= e)]
         if interval.high is not None:
             inherited.append(it.with_condition(e <= interval.high))
@@ -257,34 +273,41 @@ class System:
         narrowed = self.facts.ranges.get(symbol, Interval(0)) & interval
         if narrowed.high is not None and narrowed.low is not None and narrowed.low > narrowed.high:
             raise self.contradiction(it)
-        self.facts.ranges[symbol] = narrowed
-        further = self._changed(symbol, it)
+        self._put(self.facts.ranges, symbol, narrowed)
+        further = self._changed(symbol, it, self.simplifier.may_decide)
         if narrowed.low is not None and narrowed.low == narrowed.high:
             return (*further, it.with_condition(equal(symbol, as_expr(narrowed.low))))
         return further
 
     def divide(self, symbol: Expr, divisor: int, it: Statement) -> tuple[Statement, ...]:
         """`divisor` divides `symbol`."""
-        self.facts.multiples[symbol] = lcm(self.facts.multiples.get(symbol, 1), divisor)
-        return self._changed(symbol, it)
+        self._put(self.facts.multiples, symbol, lcm(self.facts.multiples.get(symbol, 1), divisor))
+        return self._changed(symbol, it, self.simplifier.may_decide)
 
-    def _changed(self, symbol: Expr, it: Statement) -> tuple[Statement, ...]:
-        """Truths that mention `symbol` are stated again: they may be decided now, or contradict."""
-        self._reasons[symbol] = it.why
+    def _changed(
+        self, symbol: Expr, it: Statement, matters: Callable[[Expr], bool] = lambda truth: True
+    ) -> tuple[Statement, ...]:
+        """Truths that mention `symbol` and for which it `matters` are stated again: they may be decided now,
+        or contradict. Where the budget does not suffice for all, they stay as they are."""
+        self._put(self._reasons, symbol, it.why)
+        self.simplifier.changed(symbol)
+        watching = self._watching.get(symbol, {})
+        if not watching or not self.simplifier.spend(sum(len(truth.free) for truth in watching)):
+            return ()
         again: list[Statement] = []
-        for truth in self._watching.pop(symbol, ()):
-            statement = self.facts.truths.pop(truth, None)
-            if isinstance(statement, Statement):
-                again.append(statement)
-        self.simplifier.forget([symbol])
+        for truth in [truth for truth in watching if matters(truth)]:
+            for other in truth.free:
+                self._take(self._watching[other], truth)
+            again.append(self._take(self.facts.truths, truth))
+            self.simplifier.withdraw(truth)
         return tuple(again)
 
     def _keep(self, it: Statement) -> None:
         """A statement to which no rule applies is a truth."""
-        self.facts.truths[it.condition] = it
+        self._put(self.facts.truths, it.condition, it)
         for symbol in it.condition.free:
-            self._watching[symbol] = (*self._watching.get(symbol, ()), it.condition)
-        self.simplifier.forget(it.condition.free)
+            self._put(self._watching.setdefault(symbol, {}), it.condition, True)
+        self.simplifier.state(it.condition)
 
     def contradiction(self, it: Statement) -> ShapeError:
         """The error that says what was stated, about which operands, and what it contradicts."""

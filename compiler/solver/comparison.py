@@ -6,7 +6,7 @@ from __future__ import annotations
 from math import gcd
 
 from dlcb.compiler.dtype import BOOL, INDEX
-from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.dag import Expr, operands
 from dlcb.compiler.expr.node import FALSE, TRUE, apply, const, equal
 from dlcb.compiler.solver import polynomial
 from dlcb.compiler.solver.pattern import Name, any_of
@@ -121,10 +121,9 @@ def negation(x: Expr) -> Expr | None:
         return FALSE if x.value else TRUE
     if x.op == "not":
         return x.args[0]
-    if x.op == "or" and x.dtype is BOOL:
-        return joined("and", [negation(part) or apply("not", part) for part in x.args])
-    if x.op == "and" and x.dtype is BOOL:
-        return joined("or", [negation(part) or apply("not", part) for part in x.args])
+    if x.op in ("or", "and") and x.dtype is BOOL:
+        parts = [negation(part) or apply("not", part) for part in operands(x.op, x)]
+        return joined("and" if x.op == "or" else "or", parts)
     if x.op not in ("lt", "le", "eq", "ne") or not _compares_indices(x):
         return None  # of floats neither a < b nor b <= a may hold
     a, b = x.args
@@ -144,8 +143,8 @@ def stated(know: Knowledge, x: Expr) -> Expr | None:
         return None
     if x in know.truths:
         return TRUE
-    if x.op == "or":
-        return None  # its negation would have been stated as two truths
+    if x.op == "or" or (x.op == "and" and not know.stated.alternatives):
+        return None  # the negation of `or` would have been stated as two truths
     opposite = negation(x)
     if opposite is not None and opposite.op in ("lt", "le"):
         opposite = _ordered(_gap(know, opposite)) if know.is_coordinate(opposite) else opposite

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlcb.compiler.expr.dag import Expr, toposort
+from dlcb.compiler.expr.dag import Expr, operands, toposort
 from dlcb.compiler.expr.node import FALSE, ONE, TRUE, ZERO, apply, equal, substitute
 from dlcb.compiler.solver import polynomial
 from dlcb.compiler.solver.comparison import is_bool, is_index, joined, negation
@@ -15,28 +15,15 @@ from dlcb.compiler.solver.rule import Rule, RuleSet
 # ---- and, or ----
 
 
-def _parts(op: str, x: Expr) -> list[Expr]:
-    found: list[Expr] = []
-    stack = list(x.args)
-    seen: set[Expr] = set()
-    while stack:
-        part = stack.pop()
-        if part in seen:
-            continue
-        seen.add(part)
-        if part.op == op:
-            stack.extend(part.args)
-        else:
-            found.append(part)
-    return sorted(found, key=lambda part: part.digest)
-
-
 def connective(know: Knowledge, x: Expr) -> Expr | None:
     """Equal parts once; a part beside its negation decides; a part that another one implies goes."""
-    parts = _parts(x.op, x)
+    parts = sorted(operands(x.op, x), key=lambda part: part.digest)
     if _contradict(parts):
         return FALSE if x.op == "and" else TRUE
-    kept = [part for part in parts if not any(_implied(x.op, part, other) for other in parts)]
+    present = set(parts)
+    if x.op == "or" and know.stated.one_of(present):
+        return TRUE
+    kept = [part for part in parts if not _implied(x.op, part, present)]
     return joined(x.op, _at_known_values(know, x.op, kept))
 
 
@@ -56,8 +43,15 @@ def _at_known_values(know: Knowledge, op: str, parts: list[Expr]) -> list[Expr]:
     for part in parts:
         if part.op != "eq" or part.args[0].op != "size" or not part.args[1].is_const:
             continue
-        others = [other for other in parts if other is not part and part.args[0] in other.free]
-        there = {other: know.simplify(at_value(other, *part.args)) for other in others}
+        # of v == k | v == c, for another c, neither says anything about the other
+        others = [
+            other
+            for other in parts
+            if other is not part
+            and part.args[0] in other.free
+            and not (op == "or" and _is_value_of(other, part))
+        ]
+        there = {other: know.simplify(at_value(know, other, *part.args)) for other in others}
         if op == "or" and TRUE in there.values():
             return [other for other in parts if other is not part]
         if op == "and" and others:
@@ -65,10 +59,15 @@ def _at_known_values(know: Knowledge, op: str, parts: list[Expr]) -> list[Expr]:
     return parts
 
 
-def _implied(op: str, part: Expr, other: Expr) -> bool:
-    """a | (a & b) -> a and a & (a | b) -> a: whether `part` may go because `other` stands beside it."""
+def _is_value_of(x: Expr, other: Expr) -> bool:
+    """Is `x` v == k as `other` is, for the same v?"""
+    return x.op == "eq" and x.args[0] is other.args[0] and x.args[1].is_const
+
+
+def _implied(op: str, part: Expr, present: set[Expr]) -> bool:
+    """a | (a & b) -> a and a & (a | b) -> a: whether `part` may go because of what stands beside it."""
     inner = "and" if op == "or" else "or"
-    return part.op == inner and part is not other and other in set(_parts(inner, part))
+    return part.op == inner and not present.isdisjoint(operands(inner, part))
 
 
 # ---- least and greatest, where ----
@@ -76,9 +75,11 @@ def _implied(op: str, part: Expr, other: Expr) -> bool:
 
 def extreme(know: Knowledge, x: Expr) -> Expr | None:
     """min and max without operands that another one dominates."""
-    parts = sorted(_parts(x.op, x), key=polynomial.order)
+    parts = sorted(operands(x.op, x), key=polynomial.order)
     kept: list[Expr] = []
     for part in parts:
+        if not know.spend(len(kept)):
+            return None
         if any(_dominates(know, x.op, other, part) for other in kept):
             continue
         kept = [other for other in kept if not _dominates(know, x.op, part, other)]
@@ -92,9 +93,13 @@ def _dominates(know: Knowledge, op: str, a: Expr, b: Expr) -> bool:
     return know.nonnegative(subtract(know.polynomial(high), know.polynomial(low)))
 
 
-def at_value(e: Expr, v: Expr, k: Expr) -> Expr:
-    """`e` with `k` for `v`. Loop indices stay the nodes they are: others know them by identity."""
-    indices = {node: node for node in toposort([e]) if node.op == "index" and node is not v}
+def at_value(know: Knowledge, e: Expr, v: Expr, k: Expr) -> Expr:
+    """`e` with `k` for `v`, or as it is where the budget is spent. Loop indices stay the nodes they are:
+    others know them by identity."""
+    concerned = list(toposort([e], lambda node: v in node.free or node.reads))
+    if not know.spend(len(concerned)):
+        return e
+    indices = {node: node for node in concerned if node.op == "index" and node is not v}
     return substitute(e, {**indices, v: k})
 
 
@@ -102,7 +107,7 @@ def where_at_one_value(know: Knowledge, v: Expr, k: Expr, x: Expr, y: Expr) -> E
     """where(v == k, x, y) -> y where y is x at v = k."""
     if v not in y.free and v.op in ("size", "index"):
         return None
-    return y if know.simplify(at_value(y, v, k)) is x else None
+    return y if know.simplify(at_value(know, y, v, k)) is x else None
 
 
 def index_of_one(know: Knowledge, n: Expr, i: Expr) -> bool:
@@ -125,7 +130,7 @@ def where_then_at_one_value(know: Knowledge, v: Expr, k: Expr, x: Expr, y: Expr)
     """where(v == k, x, y) -> where(v == k, x at v = k, y)"""
     if v not in x.free:
         return None
-    return apply("where", equal(v, k), at_value(x, v, k), y)
+    return apply("where", equal(v, k), at_value(know, x, v, k), y)
 
 
 c, x, y, z = Name("c", is_bool), Name("x"), Name("y"), Name("z")

@@ -141,19 +141,13 @@ def _stated_exact(know: Knowledge, x: Expr) -> Expr | None:
     if equal(x, 0) in know.truths or (b.is_const and know.divisor(a) % b.value == 0):
         return ZERO
     p = know.polynomial(a)
-    for truth in know.truths:
-        if (
-            truth.op == "eq"
-            and truth.args[1] is ZERO
-            and truth.args[0].op == "mod"
-            and truth.args[0].args[1] is b
-        ):
-            exact = know.polynomial(truth.args[0].args[0])
-            if not exact or _circular(exact):
-                continue
-            quotient, rest = polynomial.divide(p, exact)
-            if quotient:
-                return to_expr(rest) % b
+    for multiple in know.stated.divided_by(b):
+        exact = know.polynomial(multiple)
+        if not exact or _circular(exact):
+            continue
+        quotient, rest = polynomial.divide(p, exact)
+        if quotient:
+            return to_expr(rest) % b
     return None
 
 

@@ -13,7 +13,9 @@ from typing import Any
 from dlcb.compiler.solver.rule import Rule, RuleSet
 
 STEPS = 400_000  # in an engine's life; the sizes of 2,000 operators take a thirtieth of it
-STEPS_AT_ONCE = 20_000  # for one expression or statement; those of large models take a few hundred
+STEPS_AT_ONCE = 20_000  # for one expression or statement; those of large models take a hundred
+STEPS_EARNED = 32  # that each further one adds, so that time is linear in their number; most take fewer
+_TERMS = 8  # of a polynomial that are looked at in one step
 _DEPTH = 40  # of rules that ask the engine in turn; four is much
 
 
@@ -38,27 +40,35 @@ class Report:
 
 class Engine:
     """Applies `rules` to items that have an `op`. `budget` limits the steps of its whole life, `at_once`
-    those of one use: what they cut short stays right, and says less."""
+    those of one use; what a use takes is missing to the next ones, and each has `earned` more. What they cut
+    short stays right, and says less."""
 
-    def __init__(self, rules: RuleSet, budget: int = STEPS, at_once: int = STEPS_AT_ONCE) -> None:
+    def __init__(
+        self,
+        rules: RuleSet,
+        budget: int = STEPS,
+        at_once: int = STEPS_AT_ONCE,
+        earned: int = STEPS_EARNED,
+    ) -> None:
         self.rules = tuple(sorted(rules, key=lambda rule: rule.priority))  # stable: a table's own order stays
         names = Counter(rule.name for rule in self.rules)
         if len(names) < len(self.rules):
             raise ValueError(
                 f"rules need different names: {[name for name, count in names.items() if count > 1]}"
             )
-        self.budget, self.at_once = budget, at_once
+        self.budget, self.at_once, self.earned = budget, at_once, earned
         self.fired: Counter[str] = Counter()
         self.steps = 0
         self.exhausted = False
         self._seconds = 0.0
         self._nesting = 0  # a rule may ask the engine: the outermost call is the one use that counts
-        self._until = budget  # the step at which the present use ends
+        self._until = min(budget, at_once)  # the step at which the present use ends
         self._by_head: dict[str, tuple[Rule, ...]] = {}
 
-    def rewrite(self, item: Any, context: Any) -> Any | None:
-        """What the first applicable rule makes of `item`; None where none applies or the budget is spent."""
-        if not self.spend():
+    def rewrite(self, item: Any, context: Any, terms: int = 0) -> Any | None:
+        """What the first applicable rule makes of `item`, which has so many terms; None where none applies or
+        the budget is spent."""
+        if not self.spend(terms):
             return None
         rules = self._by_head.get(item.op)
         if rules is None:
@@ -71,13 +81,18 @@ class Engine:
                 return replacement
         return None
 
-    def spend(self) -> bool:
-        """Takes a step; False where none is left, or where rules ask each other in a circle."""
+    def spend(self, terms: int = 0) -> bool:
+        """Takes a step, and another for each `_TERMS` of the terms looked at; False where none is left, or
+        where rules ask each other in a circle."""
         if self.steps >= self._until or self._nesting > _DEPTH:
             self.exhausted = True
             return False
-        self.steps += 1
+        self.steps += 1 + terms // _TERMS
         return True
+
+    def _earn(self) -> None:
+        left = self._until - self.steps  # less than 0 where one step of many terms took more than there was
+        self._until = min(self.budget, self.steps + min(left + self.earned, self.at_once))
 
     def run(self, items: Iterable[Any], context: Any, settle: Callable[[Any], None]) -> None:
         """Rewrites `items` to a fixed point: a replacement is a sequence of further items, empty where an
@@ -109,7 +124,7 @@ class _Use:
     def __enter__(self) -> None:
         if self.engine._nesting == 0:
             self.started = time.perf_counter()
-            self.engine._until = min(self.engine.budget, self.engine.steps + self.engine.at_once)
+            self.engine._earn()
         self.engine._nesting += 1
 
     def __exit__(self, *error: object) -> None:

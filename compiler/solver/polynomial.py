@@ -5,8 +5,9 @@ all values of their atoms."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
 
-from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.dag import Expr, intern
 from dlcb.compiler.expr.node import ZERO, const
 
 Monomial = tuple[Expr, ...]  # sorted by `order`, with repetition; () is the constant term
@@ -110,16 +111,25 @@ def divide(p: Polynomial, d: Polynomial) -> tuple[Polynomial, Polynomial]:
     coefficient."""
     lead = leading(d)
     quotient: Polynomial = {}
-    pending, rest = dict(p), {}
-    while pending:
-        first = leading(pending)
-        factor = without(first, lead)
-        if factor is None or pending[first] % d[lead] or len(quotient) > TERMS:
-            rest[first] = pending.pop(first)
+    rest = dict(p)
+    # what `lead` divides, highest first; what is subtracted on the way is lower
+    pending = [(_rank(monomial), monomial) for monomial in p if without(monomial, lead) is not None]
+    heapify(pending)
+    met = {monomial for _, monomial in pending}
+    while pending and len(quotient) <= TERMS:
+        _, first = heappop(pending)
+        if rest.get(first, 0) % d[lead] or first not in rest:
             continue
-        step = {factor: pending[first] // d[lead]}
+        factor = cancel(first, lead)
+        step = {factor: rest[first] // d[lead]}
         quotient = add(quotient, step)
-        pending = subtract(pending, multiply(step, d))
+        for monomial, coefficient in multiply(step, d).items():
+            total = rest.pop(monomial, 0) - coefficient
+            if total:
+                rest[monomial] = total
+            if monomial not in met and without(monomial, lead) is not None:
+                met.add(monomial)
+                heappush(pending, (_rank(monomial), monomial))
     return quotient, rest
 
 
@@ -127,11 +137,19 @@ def replace(p: Polynomial, old: Expr, new: Polynomial) -> Polynomial:
     """`p` with `new` for the atom `old`, in every power."""
     result: Polynomial = {}
     for monomial, coefficient in p.items():
-        power = sum(1 for factor in monomial if factor is old)
-        part: Polynomial = {tuple(f for f in monomial if f is not old): coefficient}
-        for _ in range(power):
-            part = multiply(part, new)
-        result = add(result, part)
+        power = monomial.count(old)
+        if not power:
+            part: Polynomial = {monomial: coefficient}
+        else:
+            part = {tuple([f for f in monomial if f is not old]): coefficient}
+            for _ in range(power):
+                part = multiply(part, new)
+        for each, number in part.items():
+            total = result.get(each, 0) + number
+            if total:
+                result[each] = total
+            else:
+                result.pop(each, None)
     return result
 
 
@@ -140,11 +158,19 @@ def linear(p: Polynomial, v: Expr) -> tuple[Polynomial, Polynomial] | None:
     a: Polynomial = {}
     b: Polynomial = {}
     for monomial, coefficient in p.items():
-        rest = tuple(f for f in monomial if f is not v)
-        if len(monomial) - len(rest) > 1:
+        power = monomial.count(v)
+        if power > 1:
             return None
-        (b if len(rest) < len(monomial) else a)[rest] = coefficient
+        if power:
+            b[tuple([f for f in monomial if f is not v])] = coefficient
+        else:
+            a[monomial] = coefficient
     return a, b
+
+
+def weight(p: Polynomial) -> int:
+    """How many factors there are in `p`."""
+    return sum(map(len, p))
 
 
 def atoms(p: Polynomial) -> set[Expr]:
@@ -163,7 +189,10 @@ def to_expr(p: Polynomial) -> Expr:
     total: Expr | None = None
     for monomial in positive:
         term = _term(monomial, p[monomial])
-        total = term if total is None else total + term
+        if total is not None and total.op == "add" and not term.args:
+            total = intern("add", (total, term), None, total.dtype)  # as `total + term`, in fewer steps
+        else:
+            total = term if total is None else total + term
     for monomial in ordered:
         if p[monomial] < 0:
             if total is None and not monomial:

@@ -6,16 +6,20 @@ True is a proof; False only says that none was found within the fuel."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Protocol
 
 from dlcb.compiler.expr.bounds import Interval
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.solver import polynomial
 from dlcb.compiler.solver.polynomial import Polynomial, add, multiply, scale, subtract
+from dlcb.compiler.solver.stated import Stated
 
 FUEL = 24  # polynomials looked at in one proof; address arithmetic of four axes takes about ten
+_SPREAD = 4096  # factors that products may be multiplied out to; one of eight sizes makes 2,048
 
 
 class Knowledge(Protocol):
@@ -41,10 +45,11 @@ class Knowledge(Protocol):
 
     def is_coordinate(self, e: Expr) -> bool: ...
 
-    def stated_about(self, atom: Expr) -> list[Polynomial]: ...
+    @property
+    def stated(self) -> Stated: ...
 
-    def spend(self) -> bool:
-        """Takes a step of the budget; False where none is left."""
+    def spend(self, terms: int = 0) -> bool:
+        """Takes a step of the budget, and more for many terms; False where none is left."""
         ...
 
 
@@ -62,9 +67,14 @@ def nonnegative(know: Knowledge, p: Polynomial) -> bool:
     return _prove(_Proof(know), p)
 
 
+def least(know: Knowledge, p: Polynomial) -> int | None:
+    """The least value of `p` if its terms were independent."""
+    return _end(_Proof(know), p, lower=True)
+
+
 def _prove(proof: _Proof, p: Polynomial) -> bool:
     proof.fuel -= 1
-    if not proof.know.spend():
+    if not proof.know.spend(polynomial.weight(p)):
         return False
     p = _decided(proof, p)
     low = _end(proof, p, lower=True)
@@ -95,10 +105,18 @@ def _by_statement(proof: _Proof, p: Polynomial, present: list[Expr]) -> bool:
     """p >= s for an s that was stated to be nonnegative."""
     return proof.fuel > 8 and any(
         _prove(_Proof(proof.know, 4, proof.least, proof.cases), subtract(p, stated))
-        for v in present
-        for stated in proof.know.stated_about(v)
-        if not polynomial.atoms(stated) - set(present)
+        for stated in proof.know.stated.over(present, _endless(proof, p, present))
     )
+
+
+def _endless(proof: _Proof, p: Polynomial, present: list[Expr]) -> list[Expr]:
+    """Sizes that take `p` below every bound, all others left as they are: only what mentions them helps."""
+    if present[-1].op != "size":
+        return []  # sizes come first: something else may mention one
+    terms = Counter(v for monomial in p for v in set(monomial))
+    return [
+        v for v in present if terms[v] == 1 and p.get((v,), 0) < 0 and proof.know.interval(v).high is None
+    ]
 
 
 def _end(proof: _Proof, p: Polynomial, lower: bool) -> int | None:
@@ -147,7 +165,7 @@ def _at_ends(proof: _Proof, split: tuple[Polynomial, Polynomial], low: Polynomia
 
 def _eliminated(proof: _Proof, p: Polynomial, v: Expr) -> Iterator[Polynomial]:
     """Polynomials without `v`, each of which is nonnegative only if `p` is."""
-    split = polynomial.linear(p, v)
+    split = polynomial.linear(p, v) if proof.know.spend(polynomial.weight(p)) else None
     if split is None:
         return
     know, (a, b) = proof.know, split
@@ -212,25 +230,33 @@ def _decided(proof: _Proof, p: Polynomial) -> Polynomial:
 def _at_bounds(proof: _Proof, p: Polynomial, present: list[Expr]) -> bool:
     """Writes each atom as its least value plus something nonnegative; then, for atoms with both bounds, tries
     their ends."""
-    shifted = p
+    lows = {v: _range(proof, v).low for v in present}
+    if None not in lows.values():
+        shifted = _shifted(proof, p, {v: low for v, low in lows.items() if low})
+        if shifted is not None and all(coefficient >= 0 for coefficient in shifted.values()):
+            return True
     for v in present:
-        low = proof.know.interval(v).low
-        low = max(low, proof.least.get(v, low)) if low is not None else None
-        if low is not None and low != 0:
-            shifted = polynomial.replace(shifted, v, add(polynomial.atom(v), polynomial.constant(low)))
-    if all(coefficient >= 0 for coefficient in shifted.values()) and all(
-        proof.know.interval(v).low is not None for v in present
-    ):
-        return True
-    for v in present:
-        interval = proof.know.interval(v)
-        split = polynomial.linear(p, v)
-        if interval.low is None or split is None or not split[0]:
+        low, high = lows[v], proof.know.interval(v).high
+        if low is None or (low == 0 and high is None):
             continue
-        low = max(interval.low, proof.least.get(v, interval.low))
-        if interval.high is not None:
-            return _at_ends(proof, split, polynomial.constant(low), polynomial.constant(interval.high))
+        split = polynomial.linear(p, v)
+        if split is None or not split[0]:
+            continue
+        if high is not None:
+            return _at_ends(proof, split, polynomial.constant(low), polynomial.constant(high))
         slope = _end(proof, split[1], lower=True)
         if low > 0 and slope is not None and slope >= 0 and not polynomial.is_constant(split[1]):
             return _prove(proof, add(split[0], scale(split[1], low)))
     return False
+
+
+def _shifted(proof: _Proof, p: Polynomial, lows: Mapping[Expr, int]) -> Polynomial | None:
+    """`p` with each atom of `lows` counted from there; None where products would become too many terms."""
+    factors = sum(
+        len(monomial) * prod(monomial.count(v) + 1 for v in set(monomial) if v in lows) for monomial in p
+    )
+    if factors > max(_SPREAD, 4 * len(p)) or not proof.know.spend(factors):
+        return None
+    for v, low in lows.items():
+        p = polynomial.replace(p, v, add(polynomial.atom(v), polynomial.constant(low)))
+    return p

@@ -4,7 +4,6 @@ opposite."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from dlcb.compiler.expr.dag import Expr, toposort
@@ -20,16 +19,21 @@ _FROM_DATA = ("load", "reduce", "check")
 
 
 class Refuter:
-    """Answers under `facts` as they are: call `forget` when one changes."""
+    """Answers under `facts` as they are: call `forget` or `state` when one changes."""
 
     def __init__(self, facts: Facts) -> None:
         sizes = ("least", "large")
         self._points = [_Point(facts, size == "large", last) for size in sizes for last in (False, True)]
 
-    def forget(self, changed: Iterable[Expr] | None) -> None:
-        """Facts about `changed` size variables are others now; about any, where these are not given."""
+    def forget(self, changed: Expr | None = None) -> None:
+        """Facts about a size variable are others now; about any, where it is not given."""
         for point in self._points:
             point.forget(changed)
+
+    def state(self, truth: Expr) -> None:
+        """`truth` holds as well."""
+        for point in self._points:
+            point.state(truth)
 
     def negative(self, p: Polynomial) -> bool:
         """Whether `p` < 0 somewhere. False says nothing."""
@@ -43,27 +47,52 @@ class _Point:
         self._facts, self._large, self._last = facts, large, last
         self._values: dict[Expr, int | None] = {}  # None: it has no value here, or none that is known
         self._holds: bool | None = None
+        self._broken: Expr | None = None  # what a fact is about that did not hold here when it was last seen
 
-    def forget(self, changed: Iterable[Expr] | None) -> None:
-        """A fact that leaves each size its value here leaves all that was calculated from them."""
-        self._holds = None
-        if changed is None or any(
-            each in self._values and self._values[each] != self._calculated(each) for each in changed
-        ):
-            self._values = {}
+    def forget(self, changed: Expr | None) -> None:
+        """A fact that leaves a size its value here leaves all that was calculated from it."""
+        known = self._values
+        if changed is None or (changed in known and known[changed] != self._calculated(changed)):
+            self._values, self._holds = {}, None
+        elif self._holds:
+            self._holds = self._keeps(changed)  # only what is said of this size is new
+        else:
+            self._holds = None
+
+    def state(self, truth: Expr) -> None:
+        if self._holds:
+            self._holds = bool(self._value(truth))
 
     @property
     def holds(self) -> bool:
         """Do all facts hold here?"""
         if self._holds is None:
-            facts, value = self._facts, self._value
-            self._holds = (
-                all(value(truth) for truth in facts.truths)
-                and all((at := value(e)) is not None and at in known for e, known in facts.ranges.items())
-                and all((at := value(e)) is not None and at % k == 0 for e, k in facts.multiples.items())
-                and all(value(e) == value(symbol) is not None for symbol, e in facts.substitution.items())
-            )
+            facts = self._facts
+            if self._broken is None or not self._breaks(self._broken):
+                about = (*facts.truths, *facts.ranges, *facts.multiples, *facts.substitution)
+                self._broken = next((each for each in about if self._breaks(each)), None)
+            self._holds = self._broken is None
         return self._holds
+
+    def _breaks(self, about: Expr) -> bool:
+        """Is a fact about this expression, or it itself as a truth, false here?"""
+        if about in self._facts.truths and not self._value(about):
+            return True
+        return not self._keeps(about)
+
+    def _keeps(self, e: Expr) -> bool:
+        """Does the value of `e` lie where it should, and is it divided and equal as it should be?"""
+        facts = self._facts
+        known, multiple, same = facts.ranges.get(e), facts.multiples.get(e), facts.substitution.get(e)
+        if known is None and multiple is None and same is None:
+            return True
+        at = self._value(e)
+        return (
+            at is not None
+            and (known is None or at in known)
+            and (multiple is None or at % multiple == 0)
+            and (same is None or at == self._value(same))
+        )
 
     def negative(self, p: Polynomial) -> bool:
         total = 0

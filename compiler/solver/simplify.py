@@ -4,24 +4,25 @@ equal."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
 from dlcb.compiler.dtype import INDEX
 from dlcb.compiler.expr.bounds import Bounds, Interval
-from dlcb.compiler.expr.dag import Expr, toposort
+from dlcb.compiler.expr.dag import Expr, operands, toposort
 from dlcb.compiler.expr.node import remake, substitute
 from dlcb.compiler.solver import polynomial, prove
 from dlcb.compiler.solver.arithmetic import ARITHMETIC
 from dlcb.compiler.solver.comparison import COMPARISON
 from dlcb.compiler.solver.conditions import CONDITIONS
 from dlcb.compiler.solver.division import DIVISION
-from dlcb.compiler.solver.engine import STEPS, Engine
+from dlcb.compiler.solver.engine import STEPS, STEPS_AT_ONCE, Engine
 from dlcb.compiler.solver.pattern import any_of
 from dlcb.compiler.solver.polynomial import TERMS, Polynomial
 from dlcb.compiler.solver.refute import Refuter
 from dlcb.compiler.solver.rule import Rule, RuleSet
+from dlcb.compiler.solver.stated import Stated
 
 EXPRESSIONS: RuleSet = (
     # n -> e  where n == e was stated
@@ -34,6 +35,7 @@ EXPRESSIONS: RuleSet = (
 
 _SETTLED = 16  # proofs under the same facts, from which on it pays to look for sizes that refute one first
 _DATA = ("load", "reduce", "cast")  # values from outside, whose arithmetic may wrap
+_JOINED = ("and", "or", "min", "max")  # associative, with a rule for operands in any number
 
 
 @dataclass
@@ -48,14 +50,20 @@ class Facts:
 
 
 class Simplifier:
-    """Simplifies under `facts`. After changing them call `forget`: answers are kept from one change to the
-    next.
+    """Simplifies under `facts`. Who changes them says so: `changed` and `state` for one fact, `forget` for
+    any; answers are kept from one change to the next.
 
     Loop indices stay the nodes they are (their extents are read through the facts, not rewritten)."""
 
-    def __init__(self, facts: Facts | None = None, rules: RuleSet = EXPRESSIONS, budget: int = STEPS) -> None:
+    def __init__(
+        self,
+        facts: Facts | None = None,
+        rules: RuleSet = EXPRESSIONS,
+        budget: int = STEPS,
+        at_once: int = STEPS_AT_ONCE,
+    ) -> None:
         self.facts = facts if facts is not None else Facts()
-        self.engine = Engine(rules, budget)
+        self.engine = Engine(rules, budget, at_once)
         # what the form of an expression alone decides is kept for good
         self._polynomials: dict[Expr, Polynomial] = {}
         self._normal: dict[Expr, Expr] = {}
@@ -63,22 +71,71 @@ class Simplifier:
         self._refuter = Refuter(self.facts)
         self.forget()
 
-    def forget(self, changed: Iterable[Expr] | None = None) -> None:
-        """Drops what was derived from earlier facts; of simplified expressions only those over `changed` size
-        variables, where these are given."""
-        changed = None if changed is None else tuple(changed)
-        if changed is None:
-            self._simple: dict[Expr, Expr] = {}
-            self._over: dict[Expr, list[Expr]] = {}  # variable -> what was simplified and mentions it
-        else:
-            for symbol in changed:
-                for e in self._over.pop(symbol, ()):
-                    self._simple.pop(e, None)
+    def forget(self) -> None:
+        """Facts may have changed in any way: drops what was derived from earlier ones."""
+        self._simple: dict[Expr, Expr] = {}
+        self._over: dict[Expr, dict[Expr, None]] = {}  # variable -> what was simplified and mentions it
+        self.bounds = Bounds(self.facts.ranges, self.facts.multiples)
+        self._refuter.forget()
+        self.stated = Stated()
+        for truth in self.truths:
+            self.stated.add(truth, self._gap(truth))
+        self._unsettle()
+
+    def _unsettle(self) -> None:
         self.answers: dict[Hashable, Any] = {}  # what others have derived, by what they asked
         self._proofs: dict[frozenset, bool] = {}
-        self._about: dict[Expr, list[Polynomial]] | None = None
-        self._refuter.forget(changed)
-        self.bounds = Bounds(self.facts.ranges, self.facts.multiples)
+
+    def changed(self, symbol: Expr) -> None:
+        """What stands for a size variable, its range or what divides it is another now."""
+        for e in self._over.pop(symbol, ()):
+            self._simple.pop(e, None)
+        self.bounds.forget(symbol)
+        self._refuter.forget(symbol)
+        self._unsettle()
+
+    def withdraw(self, truth: Expr) -> None:
+        """`truth`, whose sizes changed, is on its way to be stated again."""
+        self.stated.remove(truth)
+        self._unsettle()
+
+    def may_decide(self, truth: Expr) -> bool:
+        """Whether a range that has become narrower may decide `truth`, or say more than it does. An order of
+        sizes says what it says, unless its ends contradict it or imply it."""
+        gap = self.stated.gap(truth)
+        if gap is None or any(atom.op != "size" for atom in polynomial.atoms(gap)):
+            return True
+        least = prove.least(self, gap)
+        if least is not None and least >= 0:
+            return True
+        return self.nonnegative(polynomial.subtract(polynomial.constant(-1), gap))
+
+    def state(self, truth: Expr) -> None:
+        """`truth` holds as well. It says nothing about what lacks one of the sizes that it mentions; a
+        remainder that is 0 says something about all that mentions one of them."""
+        self.stated.add(truth, self._gap(truth))
+        remainder = truth.op == "eq" and truth.args[0].op == "mod"
+        for symbol in truth.free if remainder else self._rarest(truth):
+            over = self._over.get(symbol, {})
+            for e in list(over):
+                simple = self._simple.get(e)
+                if simple is None:
+                    del over[e]
+                elif remainder or truth.free <= e.free | simple.free:
+                    del self._simple[e], over[e]
+        self._refuter.state(truth)
+        self._unsettle()
+
+    def _rarest(self, truth: Expr) -> list[Expr]:
+        """The size variable of `truth` over which the fewest expressions were simplified."""
+        return sorted(truth.free, key=lambda symbol: (len(self._over.get(symbol, ())), symbol.digest))[:1]
+
+    def _gap(self, truth: Expr) -> Polynomial | None:
+        """What is at least 0 because the order `truth` holds."""
+        if truth.op not in ("le", "lt") or truth.args[0].dtype is not INDEX:
+            return None
+        gap = polynomial.subtract(self.polynomial(truth.args[1]), self.polynomial(truth.args[0]))
+        return gap if truth.op == "le" else polynomial.add(gap, polynomial.constant(-1))
 
     @property
     def truths(self) -> dict[Expr, object]:
@@ -111,7 +168,7 @@ class Simplifier:
                 if any(simple[part] is not part for part in parts):
                     rewritten = _with_parts(node, parts, simple)
                 if rewritten is node:
-                    rewritten = self.engine.rewrite(node, self) or node
+                    rewritten = self.engine.rewrite(node, self, len(parts)) or node
                     if _is_arithmetic(node):
                         self._settle(rewritten, rewritten)  # the normal form over simple atoms
             if rewritten is node:
@@ -124,13 +181,16 @@ class Simplifier:
     def _settle(self, node: Expr, simple: Expr) -> None:
         self._simple[node] = simple
         for symbol in node.free | simple.free:
-            self._over.setdefault(symbol, []).append(node)
+            self._over.setdefault(symbol, {})[node] = None
 
     def _parts(self, node: Expr) -> tuple[Expr, ...]:
         """What is to be simplified before `node`: its arguments, or the atoms of a whole tree of sums and
-        products, so that a long sum is brought to normal form once and not at each of its terms."""
+        products, or the operands of a whole tree of one other operator, so that a long one is brought to
+        normal form once and not at each of its terms."""
         if node.op == "index":
             return ()
+        if node.op in _JOINED and any(arg.op == node.op for arg in node.args):
+            return tuple(operands(node.op, node))
         if _is_arithmetic(node):
             normal = self.polynomial(node)
             if (node,) not in normal:
@@ -179,8 +239,8 @@ class Simplifier:
                 known = self._proofs[key] = prove.nonnegative(self, p)
         return known
 
-    def spend(self) -> bool:
-        return self.engine.spend()
+    def spend(self, terms: int = 0) -> bool:
+        return self.engine.spend(terms)
 
     def is_coordinate(self, e: Expr) -> bool:
         """Whether `e` is made of sizes and indices alone, or of index values that are checked: then 64 bits
@@ -191,19 +251,6 @@ class Simplifier:
                 plain = node.op not in _DATA and all(known[arg] for arg in node.args)
                 known[node] = plain or node.op in ("check", "index")
         return known[e]
-
-    def stated_about(self, atom: Expr) -> list[Polynomial]:
-        """What was stated to be nonnegative and mentions `atom`."""
-        if self._about is None:
-            self._about = {}
-            for truth in list(self.truths):
-                if truth.op in ("le", "lt") and truth.args[0].dtype is INDEX:
-                    gap = polynomial.subtract(self.polynomial(truth.args[1]), self.polynomial(truth.args[0]))
-                    if truth.op == "lt":
-                        gap = polynomial.add(gap, polynomial.constant(-1))
-                    for mentioned in polynomial.atoms(gap):
-                        self._about.setdefault(mentioned, []).append(gap)
-        return self._about.get(atom, [])
 
 
 def _is_arithmetic(node: Expr) -> bool:

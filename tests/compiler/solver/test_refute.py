@@ -49,16 +49,16 @@ def test_a_fact_that_changes_what_is_tried_is_not_forgotten() -> None:
     p = knowledge.polynomial(n - 9)
     assert refuter.negative(p)
     facts.ranges[m] = Interval(4)  # says nothing about n
-    refuter.forget([m])
+    refuter.forget(m)
     assert refuter.negative(p)
     facts.ranges[n] = Interval(9)
-    refuter.forget([n])
+    refuter.forget(n)
     assert not refuter.negative(p)
     facts.substitution[n], facts.ranges = m, {m: facts.ranges[m]}
-    refuter.forget([n])
+    refuter.forget(n)
     assert refuter.negative(p)
     facts.truths[as_expr(9) <= m] = None
-    refuter.forget([m])
+    refuter.state(as_expr(9) <= m)
     assert not refuter.negative(knowledge.polynomial(m - 9))
 
 

@@ -35,9 +35,9 @@ class Witness(Engine):
         super().__init__(rules, budget)
         self.firings: list[tuple[str, Expr, Expr]] = []
 
-    def rewrite(self, item: Any, context: Any) -> Any | None:
+    def rewrite(self, item: Any, context: Any, terms: int = 0) -> Any | None:
         before = self.fired.copy()
-        replacement = super().rewrite(item, context)
+        replacement = super().rewrite(item, context, terms)
         if replacement is not None:
             # a rule may ask the engine in turn: the one that fired last is the outermost
             names = [name for name, count in self.fired.items() if count > before[name]]
