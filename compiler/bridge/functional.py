@@ -14,7 +14,9 @@ from torch.fx import Graph, Node
 from torch.fx.node import Target, map_arg
 
 from dlcb.compiler.bridge.fake_calls import GIVE_BACK, Unrecordable
+from dlcb.compiler.bridge.partition import find, name_of
 from dlcb.compiler.bridge.record import Trace
+from dlcb.compiler.errors import UnsupportedOperator
 
 _aten = torch.ops.aten
 _Call = tuple[Any, tuple]  # an operator and its arguments
@@ -38,6 +40,16 @@ _KEEP_TYPE = frozenset(
     (
         *("copy_", "fill_", "zero_", "masked_fill_", "index_put_", "index_add_", "index_copy_"),
         *("index_fill_", "scatter_", "scatter_add_", "scatter_reduce_"),
+        *(
+            "uniform_",
+            "normal_",
+            "bernoulli_",
+            "exponential_",
+            "random_",
+            "log_normal_",
+            "cauchy_",
+            "geometric_",
+        ),
     )
 )
 # those that do so where the others' types are equal to its own
@@ -267,11 +279,12 @@ def _makes_memory(node: Node) -> bool:
 def _counterpart(node: Node) -> Callable:
     """The call that makes a new tensor of what `node` writes."""
     target: Any = node.target
-    name, overload = target._opname, target._overloadname
+    name = target._opname
     given = [each.meta["val"] for each in node.all_input_nodes]
     same = len({getattr(each, "dtype", None) for each in given}) == 1
     if name in _KEEP_TYPE or (name in _EQUAL_TYPES and same):
-        made = getattr(getattr(_aten, name[:-1], None), overload, None)
-        if made is not None:
-            return made
+        try:
+            return find(name_of(target))
+        except UnsupportedOperator:
+            pass
     raise Unrecordable(f"{target} writes in place")

@@ -21,7 +21,8 @@ from dlcb.compiler.ir.graph import Value
 _DTYPE, _DEVICE, _INPUT, _NUMBER, _KEYWORD = "dtype:", "device", "$", "#", "="
 _COMPLEX = "complex:"
 _BROUGHT = ":"  # after the module that brings an operator
-_FUNCTIONAL = {"normal_": "normal_functional"}  # which are not called as the others
+# whose functional form has another name than the others'
+_FUNCTIONAL = {"normal_.default": "normal_functional.default", "bernoulli_.float": "bernoulli.p"}
 
 
 def encode(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[tuple[Value, ...], tuple]:
@@ -99,7 +100,8 @@ def name_of(operator: torch._ops.OpOverload) -> str:
         return f"{_library_of(operator)}{_BROUGHT}{operator}"
     if not operator._schema.is_mutable:
         return str(operator)
-    functional = f"{namespace}.{_FUNCTIONAL.get(name, name.removesuffix('_'))}.{overload}"
+    otherwise = f"{name.removesuffix('_')}.{overload}"
+    functional = f"{namespace}.{_FUNCTIONAL.get(f'{name}.{overload}', otherwise)}"
     if not name.endswith("_") or find(functional)._schema.is_mutable:  # type: ignore[attr-defined]
         raise UnsupportedOperator(f"{operator} writes into its operands, and nothing else does the same")
     return functional

@@ -100,6 +100,15 @@ def filled(x: Tensor) -> Tensor:
     return x.new_empty(x.shape).normal_() * x.exp()
 
 
+def written(x: Tensor) -> tuple[Tensor, ...]:
+    """Into memory that is read again, and into what nobody reads."""
+    torch.nn.Linear(3, 2)
+    y = x.relu()
+    y[:, :2].normal_(std=0.1)
+    z = torch.empty_like(x).bernoulli_(0.25) + 1
+    return y, z, y[:, 1:3] + z[:, :2].exponential_()
+
+
 def attending(x: Tensor) -> Tensor:
     q = x[:, None].expand(-1, 3, -1)
     return F.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
@@ -125,7 +134,7 @@ def keyed(x: Tensor) -> Tensor:
 
 FUNCTIONS = {
     each.__name__: each
-    for each in (noisy, dropped, chosen, masked, filled, attending, seeded, forked, own, keyed)
+    for each in (noisy, dropped, chosen, masked, filled, attending, written, seeded, forked, own, keyed)
 }
 
 
@@ -146,7 +155,7 @@ def compiled(name: str, folder: Path) -> tuple[Report, CompiledModel]:
     return artifacts.load(key, store).report, load_model(source, key, store)
 
 
-@pytest.mark.parametrize("name", ["noisy", "dropped", "chosen", "masked", "filled", "attending"])
+@pytest.mark.parametrize("name", ["noisy", "dropped", "chosen", "masked", "filled", "attending", "written"])
 def test_draws_are_calls_of_pytorchs_within_the_program(name: str, tmp_path: Path) -> None:
     report, model = compiled(name, tmp_path)
     assert report.tier == "dynamic"
@@ -168,6 +177,17 @@ def test_each_draw_has_its_own_numbers(tmp_path: Path) -> None:
     noise, shifted = model.call(x)
     assert 1.3 < float(noise.std()) < 1.5  # of two normal ones: the root of 2
     assert torch.equal(shifted[0], shifted[-1])
+
+
+def test_what_is_written_is_drawn_where_it_is_written(tmp_path: Path) -> None:
+    report, model = compiled("written", tmp_path)
+    assert [line.count for line in report.calls if line.reason == "random numbers"] == [1, 1, 1]
+    x = torch.randn(4000, 8)
+    y, z, both = model.call(x)
+    assert torch.equal(y[:, 2:], x[:, 2:].relu())
+    assert 0.08 < float(y[:, :2].std()) < 0.12
+    assert set(z[:, 2:].unique().tolist()) == {1.0, 2.0}
+    torch.testing.assert_close(both, y[:, 1:3] + z[:, :2])
 
 
 def test_dropout_that_is_asked_for_drops(tmp_path: Path) -> None:
