@@ -149,7 +149,8 @@ class GraphBuilder:
         self, op: Op, inputs: tuple[Value, ...], attributes: Mapping[str, Any], names: Sequence[str] = ()
     ) -> tuple[Value, ...]:
         """As `apply_all`; `names` are the results' names, which are made up if not given."""
-        key = (op.name, inputs, _content(attributes))
+        content = _content(attributes)
+        key = (op.name, inputs, content)
         if key in self._made:
             return self._made[key]
         types = [value.type for value in inputs]
@@ -164,7 +165,7 @@ class GraphBuilder:
             Type(tuple(simplify(as_expr(extent)) for extent in shape), dtype)
             for shape, dtype in zip(shapes, dtypes, strict=True)
         ]
-        node = make_node(op, inputs, attributes, self.source, names, types)
+        node = make_node(op, inputs, attributes, self.source, names, types, content)
         self._nodes.append(node)
         self._made[key] = node.results
         return node.results
@@ -180,7 +181,7 @@ class GraphBuilder:
         same = all([new is old.type for new, old in zip(types, node.results, strict=True)])
         if not same or any([new is not old for new, old in zip(inputs, node.inputs, strict=True)]):
             names = [value.name for value in node.results]
-            node = make_node(node.op, inputs, node.attributes, node.source, names, types)
+            node = make_node(node.op, inputs, node.attributes, node.source, names, types, node.content)
         self._nodes.append(node)
         self._made[key] = node.results
         return node.results
@@ -276,8 +277,12 @@ def make_node(
     source: str,
     names: Sequence[str],
     types: Sequence[Type],
+    content: Hashable = None,
 ) -> Node:
+    """A node with its results; `content` is that of its attributes where it is known already."""
     node = Node(op, inputs, attributes, source)
+    if content is not None:
+        object.__setattr__(node, "content", content)
     results = tuple(
         Value(name, each, "node", node, k) for k, (name, each) in enumerate(zip(names, types, strict=True))
     )

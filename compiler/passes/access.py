@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.dag import Expr, toposort
 from dlcb.compiler.expr.node import (
     ONE,
     TRUE,
@@ -24,6 +25,7 @@ from dlcb.compiler.expr.node import (
     not_equal,
     where,
 )
+from dlcb.compiler.expr.ops import cost_of
 from dlcb.compiler.ir.graph import Node, Value
 from dlcb.compiler.ir.op import Shape
 
@@ -51,6 +53,11 @@ class Reading:
     over: tuple[Expr, ...]
     accesses: tuple[Access, ...]
     body: Expr
+
+    @cached_property
+    def dearest(self) -> int:
+        """What the dearest scalar operator in it costs."""
+        return max(map(cost_of, toposort([self.body])))
 
 
 # (extent, coordinate) of each axis of the result: where an operand has the same extent, nothing is broadcast

@@ -14,7 +14,7 @@ from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import ONE, ZERO, equal, index
 from dlcb.compiler.ir import ops
 from dlcb.compiler.ir.graph import Graph, GraphBuilder, Node, Value, rewrite
-from dlcb.compiler.passes.access import from_coordinates
+from dlcb.compiler.passes.access import from_coordinates, is_computed
 from dlcb.compiler.shapes.system import System
 
 
@@ -119,9 +119,12 @@ def evaluate_coordinates(graph: Graph) -> Graph:
 
 def _everywhere(value: Value, system: System) -> bool | int | float | None:
     """The element of `value` where it is made of coordinates alone and is the same at all of them."""
+    if not is_computed(value):
+        return None
     element = from_coordinates(value, [index(f"i{axis}", size) for axis, size in enumerate(value.shape)])
-    simple = None if element is None else system.simplify(element)
-    return simple.value if simple is not None and simple.is_const else None
+    assert element is not None  # it is computed
+    simple = system.simplify(element)
+    return simple.value if simple.is_const else None
 
 
 def _always_true(value: Value) -> bool:

@@ -3,8 +3,7 @@ what repeating a scalar operator costs beside a memory access."""
 
 from __future__ import annotations
 
-from dlcb.compiler.expr.dag import toposort
-from dlcb.compiler.expr.ops import TRANSCENDENTAL, cost_of
+from dlcb.compiler.expr.ops import TRANSCENDENTAL
 from dlcb.compiler.ir.graph import Node, Value
 from dlcb.compiler.passes.access import read
 
@@ -14,9 +13,7 @@ def is_expensive(node: Node) -> bool:
     they miss caches."""
     if node.op.kind == "index":
         return True
-    return node.op.kind == "pointwise" and any(
-        cost_of(e) >= TRANSCENDENTAL for e in toposort([read(node).body])
-    )
+    return node.op.kind == "pointwise" and read(node).dearest >= TRANSCENDENTAL
 
 
 def is_cheap(node: Node) -> bool:

@@ -1,0 +1,34 @@
+"""What a compilation leaves in a process that goes on."""
+
+import gc
+import weakref
+
+from dlcb.compiler.driver import _no_collections, _only_new_garbage
+
+
+class Ring:
+    """Refers to itself, so that only a collection frees it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_a_compilation_frees_its_own_garbage_and_sets_nothing_aside_for_good() -> None:
+    with _no_collections():
+        before = weakref.ref(Ring())
+        with _only_new_garbage():
+            made = weakref.ref(Ring())
+        assert made() is None and before() is not None
+    assert gc.isenabled() and not gc.get_freeze_count()
+    gc.collect()
+    assert before() is None
+
+
+def test_what_others_have_set_aside_stays_so() -> None:
+    gc.freeze()
+    try:
+        with _only_new_garbage():
+            made = weakref.ref(Ring())
+        assert made() is None and gc.get_freeze_count()
+    finally:
+        gc.unfreeze()
