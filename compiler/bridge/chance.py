@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -38,17 +38,7 @@ class Drawn:
     def __init__(self) -> None:
         self.numbers: dict[tuple[str, torch.Size], list[torch.Tensor]] = defaultdict(list)
         self.unseen = ""  # an operator that draws numbers and does not show them
-
-    @property
-    def count(self) -> int:
-        return sum(tensor.numel() for each in self.numbers.values() for tensor in each)
-
-    def equals(self, other: Drawn) -> bool:
-        """Whether another run drew the same: then the program itself says which."""
-        return self.numbers.keys() == other.numbers.keys() and all(
-            len(each) == len(other.numbers[key]) and all(map(torch.equal, each, other.numbers[key]))
-            for key, each in self.numbers.items()
-        )
+        self.seeded = False  # whether anything but draws moved PyTorch's generators
 
 
 class Recording(TorchDispatchMode):
@@ -58,15 +48,30 @@ class Recording(TorchDispatchMode):
         super().__init__()
         self.drawn = Drawn()
 
+    def __enter__(self) -> Self:
+        self._states = _states()
+        return super().__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        self._look_at_states()
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not draws(func, args, kwargs or {}):
+            return func(*args, **(kwargs or {}))
+        self._look_at_states()
         result = func(*args, **(kwargs or {}))
-        if draws(func, args, kwargs or {}):
-            if func._opname.startswith(_WITHIN):
-                self.drawn.unseen = str(func)
-            else:
-                chosen = result[1] if func._opname in _CHOICES else result
-                self.drawn.numbers[_key(func, chosen)].append(chosen.clone())
+        if func._opname.startswith(_WITHIN):
+            self.drawn.unseen = str(func)
+        else:
+            chosen = result[1] if func._opname in _CHOICES else result
+            self.drawn.numbers[_key(func, chosen)].append(chosen.clone())
+        self._states = _states()
         return result
+
+    def _look_at_states(self) -> None:
+        if not all(map(torch.equal, self._states, _states())):
+            self.drawn.seeded = True
 
 
 class Repeating(TorchDispatchMode):
@@ -87,6 +92,11 @@ class Repeating(TorchDispatchMode):
             if func._opname in _CHOICES:
                 result[0].copy_(args[0] * chosen / (1 - args[1]))
         return result
+
+
+def _states() -> list[torch.Tensor]:
+    """Those of PyTorch's generators: of the CPU, and of the GPU once it is used."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else [])]
 
 
 def _key(func: Any, drawn: torch.Tensor) -> tuple[str, torch.Size]:

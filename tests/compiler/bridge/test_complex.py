@@ -230,3 +230,19 @@ def test_a_model_with_complex_outputs_is_refused(tmp_path: Path) -> None:
     source = ModelSource("outputs", "1", factory=f"{__name__}:complex_outputs", inputs=(declared,))
     with pytest.raises(UnsupportedOperator, match="view_as_real"):
         compile_model(source, open_store(tmp_path), CompileOptions(optimisation="-O0"))
+
+
+def pairs() -> nn.Module:
+    return Program(lambda x: torch.view_as_real(x.contiguous().view(torch.complex64) * 1j))
+
+
+def test_a_type_that_counts_bytes_has_no_answer_in_float64(tmp_path: Path) -> None:
+    """Twice as many elements are as many complex ones of float64."""
+    declared = InputDeclaration("x", "float32", ("batch", 6))
+    source = ModelSource("pairs", "1", factory=f"{__name__}:pairs", inputs=(declared,))
+    store = open_store(tmp_path)
+    model = load_model(source, compile_model(source, store).artifact_key, store)
+    assert model.report.tier == "dynamic"
+    for rows in (0, 1, 5):
+        x = torch.randn(rows, 6)
+        torch.testing.assert_close(model.call(x), (pairs()(x),))
