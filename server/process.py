@@ -28,6 +28,7 @@ from dlcb.compiler import (
 from dlcb.server.batcher import Job
 from dlcb.server.cache import environment_of
 from dlcb.server.channel import Channel
+from dlcb.server.priority import GENTLE, GENTLE_SESSION, set_session
 from dlcb.server.slots import Begun, SlotMap
 from dlcb.server.types import RawRequest
 
@@ -193,12 +194,14 @@ class CompileService:
         it. Its main thread and the compilers it starts are meant; before ready it has the machine to
         itself."""
         self._yielding = True
-        if self.process is None:
+        process = self.process
+        if process is None:
             return
+        set_session(process.pid, lambda: GENTLE_SESSION if self.process is process else None)
         with contextlib.suppress(OSError):  # it may be gone, or a container may forbid it
-            os.setpriority(os.PRIO_PROCESS, self.process.pid, 10)
+            os.setpriority(os.PRIO_PROCESS, process.pid, GENTLE)
             if (os.cpu_count() or 1) <= SMALL_MACHINE:
-                os.sched_setscheduler(self.process.pid, os.SCHED_IDLE, os.sched_param(0))
+                os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
 
     def close(self) -> None:
         if self._channel is not None:

@@ -18,6 +18,7 @@ from dlcb.server.errors import BadRequest, NotReady, ServerError
 from dlcb.server.memory import available_on_host
 from dlcb.server.metrics import Metrics
 from dlcb.server.model import ServedModel
+from dlcb.server.priority import GENTLE_SESSION, set_session
 from dlcb.server.process import CompileService, WorkerProcess
 from dlcb.server.settings import Settings
 from dlcb.server.types import State
@@ -203,19 +204,38 @@ class Supervisor:
         if gpu is None:
             used = [worker.gpu for worker in self._workers]
             gpu = min(self._settings.gpus, key=used.count, default=None)
-        worker = WorkerProcess(self._count, self._options, self._settings.threads, gpu)
+        options = {**self._options, "gently": self._gently()}
+        worker = WorkerProcess(self._count, options, self._settings.threads, gpu)
         loop = asyncio.get_running_loop()
         self._workers.append(worker)
+        if options["gently"]:
+            self._set_priority(worker)
         self._starting[worker] = loop.create_future()
         loop.add_reader(worker.job_channel.fileno(), self._replies, worker)
         loop.add_reader(worker.control_channel.fileno(), self._events, worker)
         return worker
+
+    def _gently(self) -> bool:
+        """Whether what is loaded now is loaded beside jobs, be they another worker's: a spare takes the same
+        cores."""
+        return self._settled and bool(self._batcher.lanes)
+
+    def _set_priority(self, worker: WorkerProcess) -> None:
+        """Those that take jobs have their due, and those that stand by or come up beside them less."""
+
+        def nice() -> int | None:
+            if worker not in self._workers:
+                return None
+            return 0 if worker in self._batcher.lanes or worker in self._going else GENTLE_SESSION
+
+        set_session(worker.process.pid, nice)
 
     def _activate(self, worker: WorkerProcess) -> None:
         """Let the worker take jobs, if there are fewer than wanted that do."""
         lanes = self._batcher.lanes
         if worker not in lanes and worker not in self._going and len(lanes) < self._settings.workers:
             lanes.append(worker)
+            self._set_priority(worker)
             if self._outage is not None:
                 self._outage.cancel()
             self._batcher.wake()
@@ -251,6 +271,7 @@ class Supervisor:
             self._coming.discard(worker)
             self._replacing -= 1
             self._activate(worker)
+            self._set_priority(worker)
             return
 
     async def _load_in_all(self, handle: int) -> float:
@@ -360,10 +381,8 @@ class Supervisor:
         future = self._loading.get((worker, handle))
         if future is None:
             future = self._loading[worker, handle] = asyncio.get_running_loop().create_future()
-            # beside jobs, be they another worker's: a spare takes the same cores
-            gently = self._settled and bool(self._batcher.lanes)
             serves = self._models[handle].state is not State.LOADING
-            self._tell(worker, {**message, "gently": gently, "serves": serves})
+            self._tell(worker, {**message, "gently": self._gently(), "serves": serves})
         # else a worker that comes up is told of a model that is being loaded just now
         seconds = await asyncio.shield(future)
         worker.models.add(handle)

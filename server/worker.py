@@ -16,7 +16,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from dlcb.server.errors import OF_USERS_CODE, BadRequest, DeadlineExceeded, TooL
 from dlcb.server.lookout import LOOK_SECONDS, look
 from dlcb.server.memory import check_memory, footprint_of
 from dlcb.server.padding import Padding, PaddingError
+from dlcb.server.priority import GENTLE
 from dlcb.server.probing import check_padding, probe
 from dlcb.server.settings import import_beside
 from dlcb.server.slots import Begun, Slot, SlotMap, SlotPool, aligned
@@ -53,7 +54,6 @@ BUSY_SHARE = 0.01  # of a worker's time, at most, that such recordings take from
 # Seconds that a thread keeps the interpreter from another that asks for it. The default, 5 ms, is what a job
 # would wait after each of its calls into native code while a model loads.
 SWITCH_SECONDS = 0.0005
-GENTLE = 10  # added to the nice value of a thread that loads beside jobs
 MESSAGE_KEPT = 4000
 
 log = logging.getLogger("dlcb.worker")
@@ -67,9 +67,8 @@ class Worker:
         self._control = control
         self._begun = begun
         self._sending = threading.Lock()
-        self._load_backend = importlib.import_module(
-            options["backend"]
-        ).load_model  # loads torch, before any model
+        # loads torch, before any model
+        self._load_backend = _imported(options["backend"], options["gently"]).load_model
         self._store = open_described(options["cache"])
         self._device = options["device"]
         self._compiles = options["compile"]
@@ -261,9 +260,8 @@ class Worker:
 
     def _load_model(self, message: dict[str, Any]) -> None:
         handle, start = message["handle"], time.perf_counter()
-        if message["gently"]:  # not idle priority: what holds the interpreter must get on
-            with contextlib.suppress(OSError):  # a container may forbid it
-                os.nice(GENTLE)  # of this thread alone
+        if message["gently"]:
+            _give_way()
         try:
             source = ModelSource.from_json(message["source"])
             old = _old_code(source)
@@ -421,6 +419,21 @@ def _want_no_gradients() -> None:
     torch = sys.modules.get("torch")  # the backend's, where it has one
     if torch is not None:
         torch.set_grad_enabled(False)
+
+
+def _give_way() -> None:
+    """From now on this thread alone has a low priority: it loads PyTorch or a model beside jobs. Not idle
+    priority: what holds the interpreter must get on."""
+    with contextlib.suppress(OSError):  # a container may forbid it
+        os.nice(GENTLE)
+
+
+def _imported(module: str, gently: bool) -> Any:
+    """A module, loaded beside other workers' jobs in a thread that gives way: this one must not."""
+    if not gently:
+        return importlib.import_module(module)
+    with ThreadPoolExecutor(1, initializer=_give_way) as beside:
+        return beside.submit(importlib.import_module, module).result()
 
 
 def _old_code(source: ModelSource) -> str:

@@ -487,6 +487,26 @@ def test_a_start_says_at_once_what_it_starts_and_a_failure_once(launch: Start, t
     assert str(failed.value).count("told to fail") == 1
 
 
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="sessions have no priorities here")
+def test_who_works_beside_jobs_gives_way_to_them(launch: Start) -> None:
+    """Each child has a session of its own; what nice values say is said of the session."""
+    server = launch(config(spares=1))
+
+    def nice(pid: int) -> int:
+        return int(Path(f"/proc/{pid}/autogroup").read_text().split()[-1])
+
+    (compiles,) = [
+        child.pid
+        for child in psutil.Process(server.process.pid).children()
+        if "compile" in child.cmdline()[2]
+    ]
+    until(lambda: len(workers(server)) == 2)
+    first, spare = workers(server)
+    until(lambda: [nice(pid) for pid in (compiles, first, spare)] == [5, 0, 5])
+    os.kill(first, signal.SIGKILL)  # a new one comes, and whoever is ready first takes its place
+    until(lambda: first not in workers(server) and sorted(map(nice, workers(server))) == [0, 5])
+
+
 def test_logs_and_lines_for_people_do_not_share_a_stream(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(config(arguments="{quarantined: told to}"))

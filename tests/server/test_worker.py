@@ -21,9 +21,10 @@ from dlcb.kernel_cache import open_store
 from dlcb.server import worker
 from dlcb.server.channel import Channel
 from dlcb.server.lookout import look
+from dlcb.server.priority import GENTLE
 from dlcb.server.process import start
 from dlcb.server.slots import Begun, SlotPool
-from dlcb.server.worker import GENTLE, Worker
+from dlcb.server.worker import Worker
 
 from . import eager_model
 from .test_lifecycle import until
@@ -46,7 +47,13 @@ MAIN = {"log_level": "INFO", "process": "worker-0", "folder": str(Path(__file__)
 
 def options_of(cache: Path, device: str) -> dict[str, Any]:
     described = {"folder": str(cache), "bundle": None, "limit_bytes": 1 << 20, "remote": None}
-    return {"backend": "tests.server.eager_model", "cache": described, "device": device, "compile": True}
+    return {
+        "backend": "tests.server.eager_model",
+        "cache": described,
+        "device": device,
+        "compile": True,
+        "gently": False,
+    }
 
 
 def job_of(pool: SlotPool, number: int, array: numpy.ndarray) -> tuple[dict[str, Any], list[int]]:
@@ -216,6 +223,19 @@ def test_a_worker_looks_for_the_next_job_when_told_to(front: Front, monkeypatch:
         front.jobs.send({**message, "look": told}, files)
         assert front.reply()["batch"] == number
     assert len(looked) == 1  # and it ended when the last job came
+
+
+@pytest.mark.parametrize("gently", [False, True])
+def test_a_backend_is_loaded_beside_jobs_without_taking_their_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gently: bool
+) -> None:
+    name, before = f"backend_loaded_{gently}", os.getpriority(os.PRIO_PROCESS, 0)
+    here = "os.getpriority(os.PRIO_PROCESS, threading.get_native_id())"
+    (tmp_path / f"{name}.py").write_text(f"import os, threading\nNICE = {here}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    nice = worker._imported(name, gently).NICE
+    assert nice == before + GENTLE * gently
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
 
 
 def test_a_failing_job_is_a_reply_like_any_other(front: Front) -> None:
