@@ -78,7 +78,7 @@ def describe_signature(
     unless = f"{BY_SHAPE}: {unproven}" if unproven else "" if whole else NOT_WHOLE
     batch, stacking = _batch(every, graphs, unless)
     padding, fill = _padding(source, every, graphs, guards, unless)
-    return Signature(
+    signature = Signature(
         inputs,
         tuple(outputs),
         texts,
@@ -89,6 +89,8 @@ def describe_signature(
         fill,
         stacking,
     )
+    signature.read()
+    return signature
 
 
 def _unproven(every: Sequence[Captured]) -> str:
@@ -147,8 +149,10 @@ def python_text(e: Expr) -> str:
     `|`, with which expressions show conditions, bind tighter than comparisons."""
     if not any(node.op in _CONNECTIVES for node in toposort([e])):
         return repr(e)
-    row = OPS[e.op]
     texts = [python_text(arg) for arg in e.args]
+    if e.op == "cast":
+        return f"{e.dtype.name}({texts[0]})"
+    row = OPS[e.op]
     parts = [f"({text})" if arg.args else text for arg, text in zip(e.args, texts, strict=True)]
     if e.op == "not":
         return f"not {parts[0]}"

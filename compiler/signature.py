@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import ast
 import difflib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from keyword import iskeyword
-from typing import Any
+from typing import Any, cast
 
+from dlcb.compiler.dtype import DTYPES
 from dlcb.compiler.errors import ArtifactError, ContractError
+from dlcb.compiler.expr.ops import OPS
 
 Shape = Sequence[int]
 NAME_SHOWN = 60  # characters of a client's name in a message
@@ -22,22 +25,57 @@ NEAREST = 0.5  # of two names' likeness, from which on one may have been meant
 _ALLOWED_NODES = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.Name, ast.Load, ast.Constant,
     ast.Call,
-    ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.USub, ast.Not, ast.And, ast.Or,
+    ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.USub, ast.Not, ast.And, ast.Or,
     ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE,
 )  # fmt: skip
-_FUNCTIONS = {
-    "min": min,
-    "max": max,
-    "abs": abs,
-    "neg": lambda number: -number,
-    "where": lambda condition, yes, no: yes if condition else no,
+_NUMBERS: dict[str, float] = {"inf": math.inf, "nan": math.nan}
+
+
+def _whole(number: float) -> int:
+    return int(number) if math.isfinite(number) else 0
+
+
+def _conversion(kind: str) -> Callable[[Any], Any]:
+    return {"bool": bool, "float": float}.get(kind, _whole)
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{name: row.meaning for name, row in OPS.items() if row.symbol is None},
+    **{name: _conversion(dtype.kind) for name, dtype in DTYPES.items() if not dtype.is_complex},
+}
+# what has no value comes out as it does in a host program (`host/evaluator.py`)
+_QUOTIENTS: dict[type[ast.operator], tuple[str, Callable[..., Any]]] = {
+    ast.Div: ("quotient", OPS["div"].meaning),
+    ast.FloorDiv: ("whole quotient", lambda a, b: a // b if b else 0),
+    ast.Mod: ("remainder", lambda a, b: a % b if b else 0),
+}
+
+
+class _Named(ast.NodeTransformer):
+    """Gives functions names that no size can have, and quotients functions."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        function, arguments = cast(ast.Name, node.func), [self.visit(each) for each in node.args]
+        return ast.Call(ast.Name(f"{function.id}()", ast.Load()), arguments, [])
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        self.generic_visit(node)
+        if (quotient := _QUOTIENTS.get(type(node.op))) is None:
+            return node
+        return ast.Call(ast.Name(f"{quotient[0]}()", ast.Load()), [node.left, node.right], [])
+
+
+_SCOPE = {
+    "__builtins__": {},
+    **_NUMBERS,
+    **{f"{name}()": function for name, function in (*_FUNCTIONS.items(), *_QUOTIENTS.values())},
 }
 
 
 @lru_cache(maxsize=4096)
 def compile_expression(text: str) -> Callable[[Mapping[str, int]], int]:
-    """An integer function of named symbols, from text over + - * // %, comparisons, and/or/not, min, max,
-    abs, neg and where.
+    """A function of named symbols, from text over + - * / // %, comparisons, and/or/not, and calls of
+    scalar operators (`expr/ops.py`) and types by their names.
 
     The text is parsed and held against a list of allowed nodes before Python compiles it: an artifact cannot
     smuggle in attribute access, calls or names of ours. ArtifactError when the text holds anything else.
@@ -46,31 +84,33 @@ def compile_expression(text: str) -> Callable[[Mapping[str, int]], int]:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, RecursionError) as error:
         raise ArtifactError(f"'{text}' is not an expression", stage="signature") from error
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     for node in ast.walk(tree):
+        found = type(node).__name__
         legal = isinstance(node, _ALLOWED_NODES)
         if isinstance(node, ast.Call):
+            found = f"a call of {ast.unparse(node.func)}"
             legal = isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS and not node.keywords
+        elif isinstance(node, ast.Name):
+            found = f"'{node.id}', which is to be called,"
+            legal = node.id not in _FUNCTIONS or id(node) in called
         elif isinstance(node, ast.Constant):
-            legal = type(node.value) in (int, bool)
+            legal = type(node.value) in (int, bool, float)
         if not legal:
-            raise ArtifactError(
-                f"'{text}' holds {type(node).__name__}, which an expression may not", stage="signature"
-            )
-    code = compile(tree, "<signature>", "eval")
-    scope = {"__builtins__": {}, **_FUNCTIONS}
-    return lambda symbols: eval(code, scope, symbols)
+            raise ArtifactError(f"'{text}' holds {found}, which an expression may not", stage="signature")
+    code = compile(ast.fix_missing_locations(_Named().visit(tree)), "<signature>", "eval")
+    return lambda symbols: eval(code, _SCOPE, symbols)
 
 
 def may_name_a_size(name: str) -> bool:
     """Whether an expression can hold a size of this name: a word of its own, and none of ours or Python's."""
-    return name.isidentifier() and not iskeyword(name) and name not in _FUNCTIONS
+    return name.isidentifier() and not iskeyword(name) and name not in {*_FUNCTIONS, *_NUMBERS}
 
 
 def symbols_of(text: str) -> frozenset[str]:
     """The names of sizes in an expression's text."""
-    return frozenset(node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)) - set(
-        _FUNCTIONS
-    )
+    names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
+    return frozenset(names) - {*_FUNCTIONS, *_NUMBERS}
 
 
 @dataclass(frozen=True)
@@ -154,6 +194,13 @@ class Signature:
     memory: str = ""
     fill: Mapping[str, float] = field(default_factory=dict)
     stacking: Mapping[str, str] = field(default_factory=dict)
+
+    def read(self) -> None:
+        """Read all its texts, as a server's front does. ArtifactError for one that it would refuse."""
+        dims = (text for texts in self.output_dims.values() for text in texts or ())
+        for text in (self.memory, *(guard.expression for guard in self.guards), *dims):
+            if text:
+                compile_expression(text)
 
     def check(self, shapes: Mapping[str, Shape], dtypes: Mapping[str, str]) -> dict[str, int]:
         """Bind every symbol to its size. ContractError when names, dtypes, ranks, sizes, equalities or guards

@@ -15,8 +15,9 @@ ROOT = Path(__file__).parent.parent
 COMPILER = (
     ("errors", "imports"),
     ("modules",),
-    ("dtype", "options", "signature", "report", "source"),
+    ("dtype", "options", "report", "source"),
     ("expr",),
+    ("signature",),
     ("solver",),
     ("shapes",),
     ("ir",),
@@ -67,7 +68,7 @@ PUBLIC = (
     "compiler.report",
     "kernel_cache",
 )
-LOADED_WITH_THE_PACKAGE = ("errors", "signature")  # the rest is loaded when it is named
+LOADED_WITH_THE_PACKAGE = ("errors", "dtype", "expr", "signature")  # the rest is loaded when it is named
 # (file, top-level package): imports inside a function, each with its reason
 LATE = {
     (

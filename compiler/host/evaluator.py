@@ -92,7 +92,7 @@ class _Writer:
         known = [e for e in expressions if self._unknown is None or self._is_given(e)]
         for node in toposort(known, lambda n: n not in done):
             if node.op == "const":
-                done[node] = repr(node.value)
+                done[node] = repr(node.value) if math.isfinite(node.value) else self._constant(node.value)
             elif node.op == "size" and node.value in self._definitions:
                 value = self._definitions[node.value]  # stands on sizes and on definitions before it
                 self._compute([value], lines, done)
