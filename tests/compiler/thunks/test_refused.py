@@ -76,6 +76,11 @@ class EachTimeMore(nn.Module):
         return x + EachTimeMore.calls
 
 
+class OtherwiseTraced(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + (1 if torch.compiler.is_compiling() else 2)
+
+
 class LookUp(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +131,7 @@ def program(name: str) -> nn.Module:
 
 def module(name: str) -> nn.Module:
     torch.manual_seed(0)
-    known = (Never, EachTimeMore, WithAGap, WithWeights, LookUp, Recurrent, Factors)
+    known = (Never, EachTimeMore, OtherwiseTraced, WithAGap, WithWeights, LookUp, Recurrent, Factors)
     return {each.__name__: each for each in known}[name]()
 
 
@@ -231,8 +236,13 @@ def test_values_beyond_their_table_are_said_with_what_they_should_be(tmp_path: P
 
 def test_outputs_without_declared_names_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DLCB_CACHE", str(tmp_path / "cache"))  # where the reproduction goes
-    compilation, _ = compiled(tmp_path, "module", "EachTimeMore", ("n", 4))
+    compilation, _ = compiled(tmp_path, "module", "OtherwiseTraced", ("n", 4))
     assert "deviations from eager" in compilation.report.quarantined
+
+
+def test_a_model_that_answers_otherwise_each_time_is_pytorchs(tmp_path: Path) -> None:
+    compilation, _ = compiled(tmp_path, "module", "EachTimeMore", ("n", 4))
+    assert "another answer at each call" in compilation.report.quarantined
 
 
 def test_sizes_at_which_an_output_is_missing_are_refused(tmp_path: Path) -> None:
