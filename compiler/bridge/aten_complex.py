@@ -10,7 +10,7 @@ from typing import Any
 
 from dlcb.compiler.bridge import aten_pointwise, aten_reduce, aten_shape, aten_split
 from dlcb.compiler.bridge.emit import Emit, Row
-from dlcb.compiler.dtype import COMPLEX64, COMPLEX128, FLOAT32, FLOAT64, DType
+from dlcb.compiler.dtype import COMPLEX64, COMPLEX128, FLOAT32, FLOAT64, INT64, DType
 from dlcb.compiler.errors import UnsupportedOperator
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import as_expr
@@ -129,7 +129,11 @@ def _polar(e: Emit, radius: Value, angle: Value) -> Complex:
 
 
 def _view_as_real(e: Emit, z: Complex) -> Value:
-    return e.concat([e.unsqueeze(part, z.rank) for part in (z.real, z.imag)], z.rank)
+    # a choice rather than a join, in which a kernel would guard each access of what is joined
+    shape = (*z.shape, as_expr(2))
+    real, imag = (e.apply(ops.expand, e.unsqueeze(part, z.rank), shape=shape) for part in (z.real, z.imag))
+    places = e.apply(ops.arange, start=as_expr(0), stop=as_expr(2), step=1, dtype=INT64)
+    return e.apply(ops.where, e.apply(ops.eq, places, e.scalar(0, INT64)), real, imag)
 
 
 def _both(row: Row) -> Row:

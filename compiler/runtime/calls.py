@@ -33,6 +33,16 @@ def viewed(frame: list, slot: int, view: View) -> torch.Tensor:
     return as_view(frame[slot], view)
 
 
+def held(frame: list, slot: int) -> torch.Tensor:
+    """What lies in a slot of the frame, in whichever layout PyTorch gave it."""
+    return frame[slot]
+
+
+def in_rows(frame: list, slot: int, view: View) -> torch.Tensor:
+    """The same in row-major order, as those expect it who know no other layout."""
+    return frame[slot].contiguous()
+
+
 def copied(frame: list, slot: int, view: View) -> torch.Tensor:
     """As `viewed`, in memory of its own."""
     return as_view(frame[slot], view).clone()
@@ -67,10 +77,11 @@ def deliver(run: Callable[[], torch.Tensor], take: Callable[[torch.Tensor], None
 def run_eager(
     bind: Binder, operands: Sequence[Operand], accepts: Sequence[Callable[[torch.Tensor], None]]
 ) -> None:
-    """An ATen call. It may return a view of an operand, whose memory is not its own: that is copied."""
+    """An ATen call. It may return a view of an operand, whose memory is not its own: that is copied, unless
+    it is a complex tensor's, to which nobody writes."""
     tensors = [now(operand) for operand in operands]
     made = bind(tensors, None)()
-    borrowed = {tensor.untyped_storage().data_ptr() for tensor in tensors}
+    borrowed = {tensor.untyped_storage().data_ptr() for tensor in tensors if not tensor.is_complex()}
     for take, tensor in zip(accepts, [made] if isinstance(made, torch.Tensor) else made, strict=True):
         take(tensor.clone() if tensor.untyped_storage().data_ptr() in borrowed else tensor)
 
@@ -92,7 +103,9 @@ def accept(
             f"{name} was expected to have shape {list(view.shape)}, PyTorch returned {list(tensor.shape)}",
             stage="run",
         )
-    if contiguous:
+    if tensor.is_complex():  # only PyTorch reads it
+        tensor = tensor.resolve_conj().resolve_neg()
+    elif contiguous:
         tensor = tensor.contiguous()
     elif not same_strides(view, tensor.stride()):
         laid_out = torch.empty_strided(view.shape, view.strides, dtype=tensor.dtype, device=tensor.device)

@@ -22,6 +22,7 @@ from dlcb.compiler.runtime.calls import (
     check_indices,
     deliver,
     forget,
+    held,
     run_eager,
     run_late,
     viewed,
@@ -256,6 +257,8 @@ class _Calls:
     def _operand(self, place: Place) -> Operand:
         """The tensor itself where its memory is known now, else a function that gives it during a run."""
         view = self._concrete.views[place.layout]
+        if place.slot >= 0 and place.dtype.is_complex:
+            return partial(held, self._frame, place.slot)
         if place.slot >= 0:
             return partial(viewed, self._frame, place.slot, view)
         if place.parameter is not None:

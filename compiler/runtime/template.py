@@ -25,7 +25,7 @@ from dlcb.compiler.host.program import (
     Tensor,
     Variant,
 )
-from dlcb.compiler.runtime.calls import Binder, as_view, cloned, copied, viewed
+from dlcb.compiler.runtime.calls import Binder, as_view, cloned, copied, in_rows, viewed
 from dlcb.compiler.runtime.device import STATUS_CELLS, Cells, Device
 from dlcb.compiler.runtime.effort import Effort
 from dlcb.compiler.runtime.memory import SharedArena
@@ -218,6 +218,8 @@ class Template:
         place = self._place(name)
         if place.parameter is not None:
             return OutputTemplate(place.slot, place.layout, partial(cloned, place.parameter))
+        if place.dtype.is_complex:
+            return OutputTemplate(place.slot, place.layout, in_rows)
         if place.slot < self._inputs:
             return OutputTemplate(place.slot, place.layout, copied)
         whole = {result.slot: result.whole for result in self.results}.get(place.slot, -1)
