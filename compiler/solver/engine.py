@@ -15,7 +15,7 @@ from dlcb.compiler.solver.rule import Rule, RuleSet
 STEPS = 400_000  # in an engine's life; the sizes of 2,000 operators take a thirtieth of it
 STEPS_AT_ONCE = 20_000  # for one expression or statement; those of large models take a hundred
 STEPS_EARNED = 32  # that each further one adds, so that time is linear in their number; most take fewer
-_TERMS = 8  # of a polynomial that are looked at in one step
+_TERMS = 2  # of a polynomial that are looked at in one step
 _DEPTH = 40  # of rules that ask the engine in turn; four is much
 
 
