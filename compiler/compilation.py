@@ -36,7 +36,8 @@ def compile_model(
     progress: Progress | None = None,
 ) -> Compilation:
     """Compile `source`, or find it in `store` by its identity
-    (then nothing is captured and no weight is read).
+    (then nothing is captured and no weight is read). Threads that compile wait for each other: a process
+    compiles one model at a time.
 
     Raises CaptureError, ShapeError, ToolchainError, and ArtifactError where `options` refuse to compile.
     An operator without a rule is no error, PyTorch runs it."""

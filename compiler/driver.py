@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from threading import RLock
 
 import torch
 from torch import nn
@@ -72,6 +73,11 @@ __all__ = ["Compilation", "CompiledModel", "compile_model", "compile_source", "l
 
 logger = logging.getLogger("dlcb.compiler.driver")
 
+# Held by the one thread of a process that compiles. While a model is traced, methods of torch.SymInt,
+# functions of `math`, names in the user's modules, listeners to Python's calls and the garbage collector are
+# not as otherwise. They belong to the process: another thread's trace would show them, and put them back.
+_COMPILING = RLock()
+
 # on the CPU it gains little, and its attention gives 0 for a query of NaN without a mask, NaN with one
 UNMASKED_TARGETS = frozenset({"cuda"})
 _MOST_LEFT = 4  # lines of a model whose calls are left to PyTorch, each after a compilation in vain
@@ -101,17 +107,18 @@ def compile_source(
     source: ModelSource, store: Store, options: CompileOptions, progress: Progress | None = None
 ) -> tuple[str, Artifact]:
     """What `compile_model` does where the store has nothing; the same errors. Gives the artifact and its key,
-    by which the source finds it from now on."""
+    by which the source finds it from now on. One thread of a process compiles at a time, others wait."""
     clock = Clock(progress)
-    if is_any_rank(source.inputs):
-        with clock("capture"):
-            ranks = survey(source, _load(source))
-        report = replace(describe_ranks(ranks), seconds=clock.seconds)
-        key, artifact = _put(Artifact(any_rank_signature(source, ranks), report), source, store)
-    else:
-        with _no_collections():
-            key, artifact = _compile(source, store, options, clock)
-    artifacts.enter(key, source, options, store)
+    with _COMPILING:
+        if is_any_rank(source.inputs):
+            with clock("capture"):
+                ranks = survey(source, _load(source))
+            report = replace(describe_ranks(ranks), seconds=clock.seconds)
+            key, artifact = _put(Artifact(any_rank_signature(source, ranks), report), source, store)
+        else:
+            with _no_collections():
+                key, artifact = _compile(source, store, options, clock)
+        artifacts.enter(key, source, options, store)
     return key, artifact
 
 
