@@ -55,8 +55,8 @@ class CaptureError(CompilerError):
 
 
 class DeclarationError(CaptureError):
-    """A declaration that the user's code does not bear out; `key` is the one that says so, "factory" or
-    "outputs"."""
+    """A declaration that the user's code or file does not bear out; `key` is the one that says so, "factory",
+    "inputs" or "outputs"."""
 
     def __init__(self, message: str, *, key: str, stage: str = "") -> None:
         super().__init__(message, stage=stage)

@@ -13,7 +13,9 @@ import torch
 from torch.export import ExportedProgram
 
 from dlcb.compiler.bridge.declared import UNNAMED
+from dlcb.compiler.bridge.emit import from_torch
 from dlcb.compiler.bridge.record import Trace
+from dlcb.compiler.errors import DeclarationError
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import equal
 from dlcb.compiler.shapes.system import Provenance, System
@@ -72,10 +74,30 @@ def inputs_of(program: Trace) -> tuple[InputDeclaration, ...]:
 
 
 def sizes_of(program: Trace, inputs: Sequence[InputDeclaration]) -> Iterator[Sequence[Any]]:
-    """The sizes of every input in the file: integers, or PyTorch's symbols."""
-    placeholders = program.placeholders
-    for declared, name in zip(inputs, program.user_inputs, strict=True):
-        yield placeholders[declared.name if declared.name in placeholders else name].meta["val"].shape
+    """The sizes of every input in the file: integers, or PyTorch's symbols. DeclarationError where other
+    inputs are declared than the file has, or other ranks or types."""
+    placeholders, taken = program.placeholders, program.user_inputs
+    if len(inputs) != len(taken):
+        names = ", ".join(f"'{declared.name}'" for declared in inputs)
+        raise _other(
+            f"{len(inputs)} inputs are declared ({names}), the file takes {len(taken)}: {', '.join(taken)}"
+        )
+    for declared, name in zip(inputs, taken, strict=True):
+        value = placeholders[declared.name if declared.name in placeholders else name].meta["val"]
+        kind = from_torch(value.dtype).name
+        if declared.dtype != kind:
+            raise _other(f"input '{declared.name}' is declared as {declared.dtype}, the file takes {kind}")
+        if declared.shape is not None and len(declared.shape) != value.dim():
+            raise _other(
+                f"input '{declared.name}' is declared with rank {len(declared.shape)}, shape "
+                f"[{', '.join(map(str, declared.shape))}]; the file takes rank {value.dim()}, shape "
+                f"[{', '.join(map(str, value.shape))}]"
+            )
+        yield value.shape
+
+
+def _other(message: str) -> DeclarationError:
+    return DeclarationError(message, key="inputs", stage="capture")
 
 
 def traced_size(size: int | torch.SymInt) -> int:

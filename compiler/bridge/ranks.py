@@ -19,6 +19,8 @@ from dlcb.compiler.shapes.system import System
 from dlcb.compiler.source import InputDeclaration, ModelSource
 
 USUAL = range(6)
+# what no shape of the inputs can be blamed for
+_OF_THE_CODE = (AttributeError, NameError, ImportError, NotImplementedError)
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,13 @@ def specialise(source: ModelSource, ranks: Sequence[int]) -> ModelSource:
 
 
 def survey(source: ModelSource, module: nn.Module | ExportedProgram) -> Ranks:
-    """Traces `module` with all its any-rank inputs at each usual rank. CaptureError where outputs change
-    their number or type with the rank, which no signature could say."""
+    """Traces `module` with all its any-rank inputs at each usual rank. CaptureError where its code is at
+    fault at all of them, and where outputs change their number or type with the rank, which no signature
+    could say."""
     if isinstance(module, ExportedProgram):
         return Ranks(_dtypes(Trace.of(module)), (), ())
     found: dict[int, tuple[str, ...]] = {}
-    refused: list[str] = []
+    refused: dict[int, CaptureError] = {}
     for rank in USUAL:
         ranked = specialise(source, [rank] * len(source.inputs))
         dims, free = declare(ranked, ranked.inputs, System())
@@ -61,11 +64,14 @@ def survey(source: ModelSource, module: nn.Module | ExportedProgram) -> Ranks:
         try:
             found[rank] = _dtypes(prober.trace(prober.first()))
         except CaptureError as error:
-            refused.append(f"rank {rank}: {error.message}")
+            refused[rank] = error
+    if not found and all(isinstance(error.__cause__, _OF_THE_CODE) for error in refused.values()):
+        raise refused[1]
     if len(set(found.values())) > 1:
         each = "; ".join(f"{', '.join(dtypes)} at rank {rank}" for rank, dtypes in found.items())
         raise CaptureError(f"the outputs of '{source.name}' change with the rank: {each}", stage="capture")
-    return Ranks(next(iter(found.values()), ()), tuple(found), tuple(refused))
+    said = tuple(f"rank {rank}: {error.message}" for rank, error in refused.items())
+    return Ranks(next(iter(found.values()), ()), tuple(found), said)
 
 
 def _dtypes(trace: Trace) -> tuple[str, ...]:

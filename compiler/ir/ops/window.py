@@ -218,7 +218,7 @@ adaptive_avg_pool = Op(
 
 
 def _resized(infer: Inference, x: Type, output: Shape, **attributes: object) -> Shape:
-    require_positive(infer, x.shape[-len(output) :], "the resized axes")
+    require_positive(infer, (*x.shape[-len(output) :], *output), "the resized axes")
     return (*x.shape[: -len(output)], *output)
 
 

@@ -16,7 +16,7 @@ from torch.export import Dim
 from dlcb.compiler.bridge.capture import export, load_program
 from dlcb.compiler.bridge.generalize import Captured, generalize
 from dlcb.compiler.driver import compile_model, load_model
-from dlcb.compiler.errors import CaptureError, ContractError, GuardError, ShapeError
+from dlcb.compiler.errors import CaptureError, ContractError, DeclarationError, GuardError, ShapeError
 from dlcb.compiler.options import CompileOptions
 from dlcb.compiler.source import InputDeclaration, ModelSource
 from dlcb.kernel_cache import open_store
@@ -355,3 +355,35 @@ def test_beyond_the_range_of_a_file_nothing_is_asked_of_pytorch(tmp_path: Path) 
     for x, rule in (((9, 6), "must be 1 to 8"), ((3, 7), "must be 6 to 100, a multiple of 2")):
         with pytest.raises(ContractError, match=rule):
             signature.check({"x": x, "y": (x[0], 12)}, kinds)
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        (
+            (("x", "float32", (3, "n")),),
+            r"'x' is declared with rank 2, shape \[3, n\]; the file takes rank 3",
+        ),
+        ((("x", "float16", ("b", 3, "n")),), "'x' is declared as float16, the file takes float32"),
+        (
+            (("x", "float32", ("b", 3, "n")), ("y", "float32", (1,))),
+            r"2 inputs are declared \('x', 'y'\), the file takes 1: ",
+        ),
+    ],
+)
+def test_inputs_that_the_file_does_not_have_are_said(
+    declared: tuple[tuple[str, str, tuple[int | str, ...]], ...], words: str
+) -> None:
+    inputs = tuple(InputDeclaration(*each) for each in declared)
+    program = export(Program(lambda x: x * 2), {"x": torch.randn(2, 3, 5)})
+    with pytest.raises(DeclarationError, match=words) as caught:
+        generalize(ModelSource("lone", "1", program="lone.pt2", inputs=inputs), program)
+    assert caught.value.key == "inputs"
+
+
+def test_an_image_that_resizing_would_leave_nothing_of_is_refused() -> None:
+    """As PyTorch refuses it, on both axes."""
+    module = Program(lambda x: nn.functional.interpolate(x, scale_factor=0.5))
+    program = from_one_trace(module, x=torch.randn(2, 3, 32, 40))
+    assert [(verdict.low, verdict.high) for verdict in program.verdicts] == [(0, None)] * 2 + [(2, None)] * 2
+    assert_agrees(program, module, {"x": torch.randn(1, 3, 2, 9)})

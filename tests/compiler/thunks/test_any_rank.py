@@ -140,3 +140,8 @@ def test_what_comes_after_the_time_is_up_serves_from_then_on(store: LayeredStore
     assert [(ranks, report.kernels) for ranks, report in model.loaded_ranks.items()] == [
         ((2,), compiled.report.kernels)
     ]
+
+
+def test_code_that_is_wrong_at_every_rank_is_an_error_when_it_is_compiled(store: LayeredStore) -> None:
+    with pytest.raises(CaptureError, match="no attribute 'abss'"):
+        compile_model(any_rank("misspelt"), store)

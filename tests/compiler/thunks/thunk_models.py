@@ -162,3 +162,12 @@ class Projected(torch.nn.Module):
 
 def projected() -> torch.nn.Module:
     return Projected()
+
+
+class Misspelt(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.abss()
+
+
+def misspelt() -> torch.nn.Module:
+    return Misspelt()
