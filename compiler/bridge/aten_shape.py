@@ -19,7 +19,6 @@ from dlcb.compiler.ir import ops
 from dlcb.compiler.ir.graph import Value
 
 _END = 1 << 40  # exported slices to the end carry the largest integer
-_WRITTEN = range(-2, 2)  # positions that are taken for the author's own, whatever the size of the axis
 
 # ---- reshape ---------------------------------------------------------------------------------------
 
@@ -32,6 +31,7 @@ def _flatten(e: Emit, x: Value, first: int = 0, last: int = -1) -> Value:
     if x.rank == 0:
         return e.reshape(x, (1,))
     first, last = e.axis(first, x.rank), e.axis(last, x.rank)
+    e.merge(x.shape[first : last + 1])
     return e.reshape(x, (*x.shape[:first], product(x.shape[first : last + 1]), *x.shape[last + 1 :]))
 
 
@@ -138,9 +138,6 @@ def _repeat(e: Emit, x: Value, counts: Sequence[Size]) -> Value:
     x = e.reshape(x, ((1,) * (len(counts) - x.rank)) + x.shape)
     if all(isinstance(count, int) and count == 1 for count in counts):
         return x
-    for extent, count in zip(x.shape, counts, strict=True):
-        if isinstance(count, int) and count != 1:
-            e.unexplained(extent, f"the count {count}")
     return e.apply(ops.repeat, x, counts=tuple(as_expr(count) for count in counts))
 
 
@@ -155,8 +152,6 @@ def _repeat_interleave(
     if axis is None:
         x, axis = _flatten(e, x), 0
     axis = e.axis(axis, x.rank)
-    if isinstance(count, int) and count != 1:
-        e.unexplained(x.shape[axis], f"the count {count}")
     wide = e.unsqueeze(x, axis + 1)
     shape = (*x.shape[: axis + 1], as_expr(count), *x.shape[axis + 1 :])
     wide = e.apply(ops.expand, wide, shape=shape)
@@ -193,9 +188,6 @@ def slice_of(
 ) -> Value:
     axis = e.axis(axis, x.rank)
     extent = x.shape[axis]
-    for position in (start, stop):
-        if isinstance(position, int) and position not in _WRITTEN and position < _END:
-            e.unexplained(extent, f"position {position}")
     first, last = bound_of(e, start, extent, ZERO), bound_of(e, stop, extent, extent)
     if first is ZERO and last is extent and step == 1:
         return x
@@ -205,15 +197,11 @@ def slice_of(
 
 
 def _narrow(e: Emit, x: Value, axis: int, start: Size, length: Size) -> Value:
-    if isinstance(length, int) and length not in _WRITTEN:
-        e.unexplained(x.shape[e.axis(axis, x.rank)], f"the length {length}")
     return slice_of(e, x, axis, start, as_expr(start) + length)
 
 
 def _select(e: Emit, x: Value, axis: int, index: Size) -> Value:
     axis = e.axis(axis, x.rank)
-    if isinstance(index, int) and index not in _WRITTEN:
-        e.unexplained(x.shape[axis], f"position {index}")
     if isinstance(index, int) and index < 0:
         index = x.shape[axis] + index
     return e.apply(ops.select, x, axis=axis, index=as_expr(index))
@@ -525,5 +513,7 @@ SIZE_ARGUMENTS: dict[str, tuple[int, ...]] = {
     "aten.eye.default": (0,),
     "aten.eye.m": (0, 1),
     "aten.one_hot.default": (1,),
+    "aten.linspace.default": (2,),
+    "aten.logspace.default": (2,),
     **dict.fromkeys(RESIZINGS, (1,)),
 }

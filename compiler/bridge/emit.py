@@ -53,6 +53,10 @@ def from_torch(torch_type: torch.dtype) -> DType:
     return _OURS[torch_type]
 
 
+class Written(int):
+    """A number that the line of a program of one size writes out: it follows no size."""
+
+
 class Emit:
     """Adds nodes to a graph for the row that is being lowered."""
 
@@ -63,7 +67,7 @@ class Emit:
             observed  # the values a size had in the traces; None where it is known at run time only
         )
         self.single = False  # one trace only: literals are matched to sizes by their place
-        self.fixed: frozenset[str] = frozenset()  # sizes that the one trace has as numbers alone
+        self.merged: dict[Expr, list[Expr]] = {}  # axes that a single trace merges, in their order
         self.operator = ""  # the ATen operator being lowered, for messages
 
     # ---- nodes -------------------------------------------------------------------------------------
@@ -117,12 +121,10 @@ class Emit:
     def require(self, condition: Expr, detail: str) -> None:
         self.system.require(condition, Provenance(self.operator, self.build.source, detail))
 
-    def unexplained(self, extent: Expr, what: str) -> None:
-        """`what`, a number of the one trace, may follow the size of an axis: that holds as it was traced."""
-        traced = self.observed(extent) if any(size.value in self.fixed for size in extent.free) else None
-        if traced is not None:
-            why = f"{what} may follow the size of its axis, which the file has as {traced[0]} only"
-            self.equal(extent, as_expr(traced[0]), why)
+    def merge(self, dims: Sequence[Expr]) -> None:
+        """Note that these axes were merged in this order, where it is known of each."""
+        if all(dim.op != "mul" or dim in self.merged for dim in dims):
+            self.merged[product(dims)] = [factor for dim in dims for factor in self.merged.get(dim, [dim])]
 
     def equal(self, a: Expr, b: Expr, detail: str) -> Expr:
         """State that two sizes are equal; gives the simpler one."""

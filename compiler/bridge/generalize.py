@@ -26,7 +26,7 @@ from dlcb.compiler.bridge.exported import (
     state,
     traced_size,
 )
-from dlcb.compiler.bridge.lower import lower
+from dlcb.compiler.bridge.lower import OneTrace, lower
 from dlcb.compiler.bridge.record import Trace
 from dlcb.compiler.bridge.scope import Scope
 from dlcb.compiler.bridge.search import Search
@@ -131,7 +131,7 @@ def _from_program(
     equal. What its author declared is the contract, and what only the graph does not allow is PyTorch's; a
     size that the program itself checks for its traced value has no such fallback: PyTorch refuses others."""
     inputs = source.inputs
-    system = System()
+    system = OneTrace()
     dims, free = declare(source, inputs, system, exported)
     state(program, inputs, dims, system)
     sizes: dict[str, int] = {}

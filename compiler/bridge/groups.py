@@ -4,10 +4,10 @@ for, and with a single trace which of the literals follow an input, also where s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dlcb.compiler.bridge.emit import Emit, Size, factors
+from dlcb.compiler.bridge.emit import Emit, Size, Written, factors
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import as_expr, product
 
@@ -32,7 +32,7 @@ def _match(e: Emit, dims: Sequence[Expr], shape: Sequence[Size]) -> list[Size]:
     known = math.prod(size for size in after if size != -1)
     after = [math.prod(before) // known if size == -1 else size for size in after]
     matched: list[Size] = []
-    for left, right in _joined(_groups(before, after)):
+    for left, right in _apart(e, dims, after, _joined(_groups(before, after))):
         matched += _within(
             e,
             [dims[k] for k in left],
@@ -84,18 +84,49 @@ def _joined(groups: Sequence[tuple[range, range]]) -> list[tuple[range, range]]:
     return result
 
 
+def _apart(
+    e: Emit, dims: Sequence[Expr], after: Sequence[int], groups: Sequence[tuple[range, range]]
+) -> list[tuple[range, range]]:
+    """The groups, where a free 1 that leads constants goes with the dims before them: a batch of 1 is merged
+    with positions and parted from them, and has nothing to do with features."""
+    result = list(groups[:1])
+    for group in groups[1:]:
+        (left, right), (first, second) = group, result[-1]
+        ones = next((k for k in left if dims[k].is_const or e.observed(dims[k]) != (1,)), left.stop)
+        if left.start < ones < left.stop and _are_constants(dims, range(ones, left.stop)) and len(right) == 1:
+            first, left = range(first.start, ones), range(ones, left.stop)
+        elif _are_constants(dims, left) and any(
+            e.observed(factor) == (1,) for k in first for factor in factors((dims[k],))
+        ):
+            parted = next((k for k in right if after[k] != 1), right.stop)
+            if parted < right.stop:
+                second, right = range(second.start, parted), range(parted, right.stop)
+        result[-1] = first, second
+        result.append((left, right))
+    return result
+
+
+def _are_constants(dims: Sequence[Expr], places: Iterable[int]) -> bool:
+    return all(dims[k].is_const for k in places)
+
+
 def _within(e: Emit, dims: list[Expr], before: list[int], after: list[int], shape: list[Size]) -> list[Size]:
     """The sizes of one group: as they are, merged, or the group's factors in order; what is left over
     stays a literal."""
     if len(after) == 1:
+        e.merge(dims)
         return [product(dims)]
     if len(dims) == len(after) == 1 or before == after:
         return list(dims)
-    # factors of a product have no order of their own: inputs' sizes were made in the order of their axes
+    # factors of a product have no order of their own: that in which they were merged last, or else met first
+    merged = [factor for dim in dims for factor in e.merged.get(dim, ())]
     symbols = sorted((factor for factor in factors(dims) if not factor.is_const), key=e.first_met)
+    if all(factor in merged for factor in symbols):
+        symbols.sort(key=merged.index)
     sizes: list[Any] = []
     for value, size in zip(after, shape, strict=True):
-        equal = next((symbol for symbol in symbols if value != 1 and e.observed(symbol) == (value,)), None)
+        free = value != 1 and not isinstance(size, Written)
+        equal = next((symbol for symbol in symbols if free and e.observed(symbol) == (value,)), None)
         if equal is not None:
             symbols.remove(equal)
             sizes.append(equal)
@@ -109,7 +140,21 @@ def _within(e: Emit, dims: list[Expr], before: list[int], after: list[int], shap
         literals = [
             k for k, size in enumerate(sizes) if (isinstance(size, int) and size == -1) or shape[k] == -1
         ]
-        for k in literals[:1]:
+        for k in literals[:1] or _merged(dims, sizes):
             sizes[k] = -1 if len(literals) == 1 else sizes[k]
             sizes[k] = e.quotient(dims, [size for j, size in enumerate(sizes) if j != k])
     return sizes
+
+
+def _merged(dims: Sequence[Expr], sizes: Sequence[Any]) -> Sequence[int]:
+    """The place among literals into which free dims go together with a part of the constants beside them, as
+    a batch and its heads do: the first where the constants are inside, the last where they are outside."""
+    constants = [size for size in dims if size.is_const]
+    if not constants or not all(isinstance(size, int) for size in sizes):
+        return ()
+    whole = math.prod(size.value for size in constants)
+    if dims[-len(constants) :] == constants and whole % math.prod(sizes[1:]) == 0:
+        return (0,)
+    if dims[: len(constants)] == constants and whole % math.prod(sizes[:-1]) == 0:
+        return (len(sizes) - 1,)
+    return ()

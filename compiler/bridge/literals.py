@@ -48,6 +48,10 @@ class Sizes:
                 self._by_values.setdefault(values, size)
                 self._seen.setdefault(size)
 
+    def seen(self) -> Iterable[Expr]:
+        """All sizes that were added and are no constants."""
+        return self._seen
+
     def known(self) -> Iterator[tuple[Values, Expr]]:
         return iter(self._by_values.items())
 

@@ -12,19 +12,20 @@ from typing import Any
 import torch
 from torch.fx import Node as FxNode
 
-from dlcb.compiler.bridge import aten, aten_complex, aten_shape, chance, number, partition
+from dlcb.compiler.bridge import aten, aten_complex, aten_shape, chance, held, number, partition
 from dlcb.compiler.bridge.aten_complex import Complex
 from dlcb.compiler.bridge.aten_split import Pieces
 from dlcb.compiler.bridge.capture import node_line
-from dlcb.compiler.bridge.emit import Emit, Size, from_torch
+from dlcb.compiler.bridge.emit import Emit, Size, Written, from_torch
 from dlcb.compiler.bridge.literals import Sizes, alike
 from dlcb.compiler.bridge.number import Number
 from dlcb.compiler.bridge.record import TensorType, Trace
 from dlcb.compiler.bridge.seen import Numbers, Path, Seen, moved, numbers, result_place, same
+from dlcb.compiler.bridge.written import Call, Origin, Told, told
 from dlcb.compiler.dtype import FLOAT64
 from dlcb.compiler.errors import CaptureError, CompilerError, ShapeError, UnsupportedOperator
 from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import ONE, apply, as_expr, cast, const
+from dlcb.compiler.expr.node import ONE, apply, as_expr, cast, const, product
 from dlcb.compiler.ir import ops
 from dlcb.compiler.ir.graph import Graph, GraphBuilder, Value
 from dlcb.compiler.shapes.system import UNSTATED, Provenance, System, Why
@@ -108,7 +109,25 @@ def lower(
 # ---- a single trace: which literals follow which sizes ---------------------------------------------
 
 
-class _Exploring(System):
+class OneTrace(System):
+    """The system of a single trace. A size that the file has as a number, and that is broadcast with a
+    constant of its value, is that constant: it might be 1 as well, and a range would keep the 1 alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observed: Callable[[Expr], Sequence[int] | None] = lambda size: None
+        self.fixed: frozenset[str] = frozenset()  # sizes that the trace has as numbers alone
+
+    def broadcast(self, a: Expr | int, b: Expr | int, why: Why = UNSTATED) -> Expr:
+        a, b = self.simplify(as_expr(a)), self.simplify(as_expr(b))
+        for size, other in ((a, b), (b, a)):
+            held = size.free and {symbol.value for symbol in size.free} <= self.fixed
+            if held and other.is_const and other is not ONE and self.observed(size) == (other.value,):
+                return self.equal(size, other, why)
+        return super().broadcast(a, b, why)
+
+
+class _Exploring(OneTrace):
     """A system in which a literal that is not understood yet is a size variable of its own, `unknown`.
     Where it meets a size of its own value in a broadcast it is that size; a 1 that meets another is 1."""
 
@@ -116,7 +135,6 @@ class _Exploring(System):
         super().__init__()
         self.unknown: dict[Expr, list[Expr]] = {}  # the variable of a literal -> the sizes that it may follow
         self.ones: dict[Expr, None] = {}  # literals that were seen to be broadcast
-        self.observed: Callable[[Expr], Sequence[int] | None] = lambda size: None
         for symbol in symbols:
             self.age(symbol)
 
@@ -190,13 +208,17 @@ class _Lowering:
         self.sizes = Sizes(sizes)
         self.build = GraphBuilder(name, system)
         self.emit = Emit(self.build, self.sizes.observed)
-        if isinstance(system, _Exploring):
-            system.observed = self.sizes.observed
-        self.emit.single, self.emit.fixed = len(programs) == 1, fixed
+        if isinstance(system, OneTrace):
+            system.observed, system.fixed = self.sizes.observed, fixed
+        self.emit.single, self.fixed = len(programs) == 1, fixed
+        self.called: tuple[str, Call] | None = None  # the call of a file of one size that is being lowered
         self.made: dict[FxNode, Any] = {}
         self.exact: dict[FxNode, Numbers] = {}  # the numbers of calls that were met
         self.place_of: list[dict[FxNode, int]] = []  # of each program
         self.weights = [program.parameters for program in programs]
+        self.products: dict[Expr, None] = {}  # of neighbouring sizes of inputs
+        self.constants: dict[int, None] = {}  # sizes in the graph that are numbers
+        self.times = held.times(programs[0].nodes if fixed else ())
         self.notes: dict[str, None] = {}
         self.draws = 0  # calls that draw random numbers
 
@@ -232,6 +254,12 @@ class _Lowering:
             node = placeholders[name if by_name else user[place]][0]
             shape = tuple(as_expr(dim) for dim in dims)
             self.sizes.add(shape)
+            if self.fixed:
+                self.products.update(
+                    (product(shape[start:stop]), None)
+                    for start in range(len(shape))
+                    for stop in range(start + 2, len(shape) + 1)
+                )
             self.made[node] = self.build.input(name, shape, from_torch(node.meta["val"].dtype))
         for row in rows:
             if row[0] not in self.made and row[0].users:
@@ -266,6 +294,9 @@ class _Lowering:
         if target == "aten.slice.Tensor" and node.args[2:3] == (1,):
             sized = sized[1:]  # what begins behind the first element, also where a size was 1
         exact = self._exact(row)
+        self.called = (
+            self._call(node) if self.fixed and isinstance(node.target, torch._ops.OpOverload) else None
+        )
         arguments = [
             self._merge([other.args[place] for other in row], near, exact, (place,), place in sized)
             for place in range(len(node.args))
@@ -277,6 +308,9 @@ class _Lowering:
             arguments[:2] = self._ends(arguments[0], arguments[1], near)
         if not isinstance(node.target, torch._ops.OpOverload):
             return self._python(node, arguments, keywords)
+        if self.called is not None:
+            self._hold(held.named(node.target, arguments, keywords), near)
+            self._hold_entries(node)
         arguments += self._left_out(node.target, len(arguments), exact, near)
         if target == "aten.sym_size.int":
             return arguments[0].shape[arguments[1]]
@@ -401,6 +435,7 @@ class _Lowering:
     def _remember(self, result: Any) -> None:
         for value in result if isinstance(result, (tuple, list)) else [result]:
             self.sizes.add(_sizes_of(value))
+            self.constants.update((size.value, None) for size in _sizes_of(value) if size.is_const)
 
     # ---- literals ----------------------------------------------------------------------------------
 
@@ -431,8 +466,8 @@ class _Lowering:
         if isinstance(known := exact.get(path), Expr) and not known.is_const:
             return self.sizes.spell(known, near)
         if all(type(tree) is type(first) and same(tree, first) for tree in trees[1:]):
-            if sized and isinstance(first, int) and not isinstance(first, bool):
-                return self._sized(first, near)
+            if type(first) is int and (sized or self.called is not None):
+                return self._literal(first, near, self._told(path), sized)
             return first
         if all(isinstance(tree, int) and not isinstance(tree, bool) for tree in trees):
             found = self.sizes.explain(tuple(trees), near)
@@ -444,11 +479,13 @@ class _Lowering:
             raise self._disagreement(f"the values {', '.join(map(str, trees))}")
         return found
 
-    def _sized(self, value: int, near: Sequence[Expr]) -> Size:
+    def _sized(self, value: int, near: Sequence[Expr], origin: Origin = Origin.UNSEEN) -> Size:
         """A literal of a single trace, in a place where a size may stand."""
         system = self.build.system
         unknown = system.unknown.keys() if isinstance(system, _Exploring) else frozenset()
         candidates = [size for size in self.sizes.matches(value, near) if not size.free & unknown]
+        if origin is Origin.CALCULATED:  # not an input's size as it stands
+            candidates = [size for size in candidates if size.op != "size"]
         if value == 1 and self.emit.operator in aten_shape.REPEATS:
             return value  # an axis that is not repeated
         if not candidates:
@@ -462,9 +499,85 @@ class _Lowering:
             raise self._disagreement(f"the value {value}")
         return decided
 
+    def _call(self, node: FxNode) -> tuple[str, Call]:
+        """The call as the file has it, and the line that it comes from."""
+        assert isinstance(node.target, torch._ops.OpOverload)
+        of_weight = any(
+            isinstance(each, FxNode) and each.name in self.weights[0].names for each in node.args[:1]
+        )
+        given = held.named(node.target, node.args, node.kwargs)
+        line, operator = node.meta.get("stack_trace") or "", held.operator_of(node.target)
+        passed = {each for each, _ in zip(given, node.args, strict=False)} | node.kwargs.keys()
+        return line, Call(operator, given, frozenset(given) - passed, of_weight, self.times[line, operator])
+
+    def _told(self, path: Path) -> Told:
+        """What the line of a file of one size tells of the number at this place of the call."""
+        if self.called is None:
+            return Told(Origin.UNSEEN)
+        line, call = self.called
+        name = list(call.arguments)[path[0]] if isinstance(path[0], int) else path[0]
+        place = path[1] if len(path) > 1 else None
+        assert place is None or isinstance(place, int)
+        return told(line, call, name, place)
+
+    def _literal(self, value: int, near: Sequence[Expr], found: Told, sized: bool) -> Size:
+        """A whole number of a file of one size: what its line says, or in a place where sizes stand, one."""
+        if found.origin is Origin.WRITTEN:
+            return Written(value)
+        if found.origin is Origin.SIZE and not sized:
+            candidates = self.sizes.matches(value, near)
+            return candidates[0] if len(candidates) == 1 and value not in self.constants else value
+        if found.formula is not None and found.formula.of_size:
+            calculate = found.formula
+            pool = [
+                size
+                for size in dict.fromkeys((*near, *self.sizes.seen()))
+                if (own := self.sizes.observed(size)) is not None and calculate(own[0]) == value
+            ]
+            if len(pool) == 1 and not pool[0].is_const and value not in map(calculate, self.constants):
+                return calculate.expression(pool[0]) or value
+            if pool:  # of several none is told, and another that has the value now is not meant
+                return value
+        return self._sized(value, near, found.origin) if sized else value
+
+    def _hold(self, given: Mapping[str, Any], near: Sequence[Expr]) -> None:
+        """What numbers of a call in a file of one size may follow is held at that."""
+        assert self.called is not None
+        line, call = self.called
+        known = held.Known(tuple(dict.fromkeys(near)), self._sizes_held(near), self.constants)
+        for size, why in held.followed(line, call, given, known):
+            for symbol in size.free:
+                if symbol.value in self.fixed:
+                    (traced,) = self.sizes.observed(symbol) or (0,)
+                    self.emit.equal(
+                        symbol, as_expr(traced), f"{why}; the file has {symbol!r} as {traced} only"
+                    )
+
+    def _hold_entries(self, node: FxNode) -> None:
+        """The same of the numbers in a tensor that the program's code has made of them."""
+        name = self.weights[0].names.get(node.all_input_nodes[0].name) if node.all_input_nodes else None
+        if str(node.target) not in _LIFTED or name is None or not name.startswith("constant."):
+            return
+        tensor = self.weights[0].tensors[name]
+        if tensor.numel() > _FEW or tensor.dtype not in (torch.int64, torch.float32, torch.float64):
+            return
+        entries = {"data": tensor.flatten().tolist()}
+        assert self.called is not None
+        self.called = self.called[0], Call("tensor", entries)
+        self._hold(entries, ())
+
+    def _sizes_held(self, near: Sequence[Expr]) -> dict[Expr, int]:
+        """The sizes in the graph that the file has as numbers, and products of its inputs' sizes."""
+        return {
+            size: values[0]
+            for size in (*near, *self.sizes.seen(), *self.products)
+            if (values := self.sizes.observed(size)) is not None
+            and any(symbol.value in self.fixed for symbol in size.free)
+        }
+
     def _ends(self, start: Any, stop: Any, near: Sequence[Expr]) -> tuple[Any, Any]:
         """Both ends of a single trace's range, which counts a size from where it starts, or ends at one."""
-        if type(start) is not int or type(stop) is not int:
+        if not isinstance(start, int) or not isinstance(stop, int):
             return start, stop
         first = start if start == 1 else self._sized(start, near)
         count = self._sized(stop - start, near) if start else None
@@ -504,6 +617,7 @@ class _Lowering:
         target = partition.name_of(node.target)
         arguments = aten_complex.whole(self.emit, arguments)
         keywords = {key: aten_complex.whole(self.emit, value) for key, value in keywords.items()}
+        recurrent = self._recurrent(arguments) if target in _RECURRENCES else {}
         tensors, plain = partition.encode(arguments, keywords)
         expected = node.meta["val"]
         alone = isinstance(expected, (torch.Tensor, TensorType))
@@ -522,7 +636,7 @@ class _Lowering:
             traced = [trace[place].shape for trace in results]
             if len({len(shape) for shape in traced}) > 1:
                 raise self._disagreement(f"results of {' and '.join(str(list(s)) for s in traced)}")
-            exact = {**self.exact.get(node, {}), **_resized(target, arguments)}
+            exact = {**self.exact.get(node, {}), **_resized(target, arguments), **recurrent}
             if self.emit.single and tensors and tensors[0].rank == len(traced[0]):  # axes mostly stay
                 kept = {result_place(place, axis): size for axis, size in enumerate(tensors[0].shape)}
                 exact = {**kept, **exact}
@@ -546,6 +660,24 @@ class _Lowering:
         self.notes[f"{node.target} at {self.build.source}: {how}"] = None
         self._remember(made)
         return made[0] if alone else list(made)
+
+    def _recurrent(self, arguments: Sequence[Any]) -> Numbers:
+        """The sizes of a recurrence's results. Those of its first states are stated: PyTorch's operator reads
+        beyond others."""
+        x, first, weights, _, layers, *_, both_ways, batch_first = arguments
+        states = first if isinstance(first, (list, tuple)) else [first]
+        ways, (gates, width) = 2 if both_ways else 1, weights[1].shape
+        count, batch = as_expr(layers * ways), x.shape[0 if batch_first else 1]
+        shapes = [(count, batch, width), (count, batch, gates // 4)]  # the second is an LSTM's, of four gates
+        for state, shape in zip(states, shapes, strict=False):
+            for axis, size in enumerate(shape):
+                self.emit.equal(state.shape[axis], size, f"axis {axis} of a recurrence's first state")
+        results = [(*x.shape[:2], width * ways), *shapes[: len(states)]]
+        return {
+            result_place(place, axis): size
+            for place, shape in enumerate(results)
+            for axis, size in enumerate(shape)
+        }
 
     def _result_size(
         self, values: Sequence[Any], near: Sequence[Expr], axis: int, exact: Expr | None
@@ -621,6 +753,10 @@ def _holds_number(arguments: Sequence[Any]) -> bool:
         for each in arguments
     )
 
+
+_RECURRENCES = frozenset(f"aten.{name}.input" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
+_LIFTED = frozenset({"aten.lift_fresh_copy.default", "aten.lift_fresh.default"})
+_FEW = 64  # entries of a tensor that are looked at one by one
 
 _FLOAT_FORMS = (
     (lambda n: n, float),

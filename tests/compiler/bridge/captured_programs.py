@@ -3,7 +3,11 @@ eager PyTorch through the NumPy oracle."""
 
 from __future__ import annotations
 
+import itertools
+import linecache
+import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +29,24 @@ class Program(nn.Module):
 
     def forward(self, *inputs: Tensor) -> object:
         return self.function(*inputs)
+
+
+def in_forward(expression: str, *before: str, **values: object) -> nn.Module:
+    """A module whose `forward` of x returns an expression that stands in its line; `before`: statements in
+    front of it, `values`: attributes of the module."""
+    lines = ["class Written(nn.Module):\n", "    def forward(self, x):\n"]
+    lines += [f"        {line}\n" for line in (*before, f"return {expression}")]
+    name = f"<written {next(_written)}>.py"
+    linecache.cache[name] = (0, None, lines, name)
+    space: dict[str, Any] = {"torch": torch, "nn": nn, "F": nn.functional, "math": math}
+    exec(compile("".join(lines), name, "exec"), space)
+    module = space["Written"]()
+    for key, value in values.items():
+        setattr(module, key, value)
+    return module.eval()
+
+
+_written = itertools.count()
 
 
 def source(*inputs: InputDeclaration, **fields: object) -> ModelSource:
