@@ -137,7 +137,8 @@ _FUNCTIONS = {
     "clip": ("clamp",),
     "tile": ("repeat",),
 }
-_MODULE_NAMES = frozenset({"torch", "F", "nn", "functional", "special", "linalg", "math", "_C", "_nn", "_VF"})
+_FAMILIES = ("fft", "linalg", "special")  # modules of functions, with which their operators' names begin
+_MODULE_NAMES = frozenset({"torch", "F", "nn", "functional", "math", "_C", "_nn", "_VF", *_FAMILIES})
 
 
 @dataclass(frozen=True)
@@ -277,7 +278,7 @@ def _shown_by(node: ast.AST, operator: str) -> Iterator[_Shown]:
         case ast.Call(func=func, args=[entry, *_]) if operator == "tensor" and _called(func) in _TENSORS:
             yield _Entries((entry,))
         case ast.Call(func=func, args=args, keywords=keywords) if (name := _called(func)) is not None:
-            same = name == operator
+            same = operator in (name, *(f"{family}_{name}" for family in _FAMILIES))
             if same or any(operator.startswith(each) for each in _FUNCTIONS.get(name, ())):
                 by_name = {each.arg or "": each.value for each in keywords}
                 yield _Arguments(tuple(args), by_name, _is_method(func), same)

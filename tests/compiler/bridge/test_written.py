@@ -139,6 +139,12 @@ def test_pytorchs_own_modules_give_their_attributes() -> None:
     assert told(trace, call(aten.pad.default, X, [1, 2]), "pad", 0).origin is Origin.OF_PYTORCH
 
 
+def test_a_function_of_a_family_is_called_without_its_name() -> None:
+    made = call(aten.fft_rfft.default, X, 2)
+    assert origin("torch.fft.rfft(x, n=x.shape[1])", made, "n") is SIZE
+    assert origin("torch.fft.rfft(x, 2)", made, "n") is WRITTEN
+
+
 def test_functions_of_pytorchs_own_are_known_by_what_they_call() -> None:
     made = call(aten.upsample_nearest2d.vec, X, None, [2.0, 2.0])
     assert origin("F.interpolate(x, scale_factor=2)", made, "scale_factors", 0) is WRITTEN
