@@ -130,6 +130,7 @@ class EagerThunk:
         """GuardError with PyTorch's own words where it refuses these inputs."""
         here = [tensor.to(self._device) for tensor in inputs]
         arguments, keywords = bound(self.module, dict(zip(self._names, here, strict=True)))
+        seed = torch.initial_seed()
         try:
             with without_fast_path():
                 made = as_tuple(self.module(*arguments, **keywords))
@@ -145,6 +146,8 @@ class EagerThunk:
         finally:
             if self._state is not None:
                 self._state.restore()
+            if torch.initial_seed() != seed:  # what others draw must not repeat because this module seeds
+                torch.seed()
         if self._checked != (loads := modules.loads()):
             self._check()
             self._checked = loads

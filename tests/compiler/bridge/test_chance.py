@@ -238,6 +238,18 @@ def test_what_cannot_be_compared_is_pytorchs_and_says_so(name: str, why: str, tm
         torch.testing.assert_close(model.call(x)[0], FUNCTIONS[name](x))
 
 
+def test_a_model_that_seeds_does_not_make_others_repeat(tmp_path: Path) -> None:
+    (_, seeding), (_, drawing) = compiled("seeded", tmp_path), compiled("noisy", tmp_path)
+    x = torch.zeros(3, 8)
+    drawn = []
+    torch.seed()  # where it was compiled its seed may be left
+    for _ in range(2):
+        seeding.call(x)
+        drawn.append(drawing.call(x)[0])
+    assert not torch.equal(*drawn)
+    torch.testing.assert_close(seeding.call(x), seeding.call(x))
+
+
 @pytest.mark.parametrize(("factor", "agrees"), [(1.0, True), (1.01, False)])
 def test_the_load_check_sees_through_noise(factor: float, agrees: bool, tmp_path: Path) -> None:
     """Noise of ten times the answer would hide an error of a hundredth, were it not the same for both."""
