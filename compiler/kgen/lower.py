@@ -267,6 +267,8 @@ class Lowering(ABC):
                 return self.convert(args[0], old, node.dtype)
             case "floordiv" if not node.dtype.is_float:
                 return self._floordiv(node, args)
+            case "mod" if not node.dtype.is_float and self._is_cut_off(node):
+                return f"{inside(args[0], 13)} % {args[1][0]}", 13
         return self._spell_plainly(node, args)
 
     def _spell_plainly(self, node: Expr, args: list[Spelled]) -> Spelled:
@@ -309,8 +311,7 @@ class Lowering(ABC):
         """Divisions of what is never negative need no correction, and a size at run time divides by
         multiplication."""
         numerator, divisor = node.args
-        least = lowest(self.system, numerator)
-        positive = least is not None and self.system.known(least >= ZERO) is True
+        positive = self._is_never_negative(numerator)
         if divisor.is_const and divisor.value > 0:
             if positive:
                 return f"{inside(args[0], 13)} / {args[1][0]}", 13
@@ -326,6 +327,15 @@ class Lowering(ABC):
         up, down = self.divide(args[0], divisor, node), self.divide((f"~{x}", 14), divisor, node)
         quotient = (f"~{down[0]}", 14) if negative else (f"{x} < 0 ? ~{down[0]} : {up[0]}", 3)
         return self._of_its_type(quotient, node)
+
+    def _is_never_negative(self, x: Expr) -> bool:
+        least = lowest(self.system, x)
+        return least is not None and self.system.known(least >= ZERO) is True
+
+    def _is_cut_off(self, remainder: Expr) -> bool:
+        """Whether C's remainder, which has the sign of what is divided, is the one that is meant."""
+        x, divisor = remainder.args
+        return divisor.is_const and divisor.value > 0 and self._is_never_negative(x)
 
     def _report(self, node: Expr, args: list[Spelled], home: Scope) -> None:
         x, low, high, position, guard = args
