@@ -21,7 +21,7 @@ from dlcb.compiler.bench.measure import interleaved, once
 from dlcb.compiler.bench.schedules import is_scalar, with_variants
 from dlcb.compiler.bench.suites import Case, case_inputs
 from dlcb.compiler.bridge.agreement import Reference, compare
-from dlcb.compiler.bridge.capture import load_module
+from dlcb.compiler.bridge.capture import load_eager
 from dlcb.compiler.driver import CompiledModel, compile_model, load_model, options_for
 from dlcb.compiler.runtime.cuda import CudaDevice
 from dlcb.compiler.thunks.dynamic import ProgramThunk
@@ -85,7 +85,7 @@ def run_case(
         warm = open_store(Path(folder))
         _, found = _timed(lambda: compile_model(case.source, warm, options))
         model, loaded = _timed(lambda: load_model(case.source, compilation.artifact_key, warm, device=device))
-        module = load_module(case.source).to(device)
+        module = load_eager(case.source).to(device)
         plain = load_model(case.source, compilation.artifact_key, store, device=device)
         contestants: list[Contestant] = [
             *peers(module, peer_names, case.source, store, device),

@@ -17,7 +17,7 @@ from dlcb.compiler.bench.floors import bytes_at_least, copy_bandwidth
 from dlcb.compiler.bench.measure import Call, interleaved
 from dlcb.compiler.bench.suites import Case, case_inputs
 from dlcb.compiler.bridge.agreement import Reference, compare
-from dlcb.compiler.bridge.capture import load_module
+from dlcb.compiler.bridge.capture import load_eager
 from dlcb.compiler.bridge.generalize import generalize
 from dlcb.compiler.build import build_unit
 from dlcb.compiler.driver import options_for
@@ -142,7 +142,7 @@ def measure(case: Case, bandwidth: float, rounds: int) -> list[tuple[str, float,
             for name, program in made.by_schedule.items()
         }
         inputs = case_inputs(case, case.sizes[0], "cuda", 0)
-        tensors, reference = list(inputs.values()), Reference(load_module(case.source).to("cuda"))
+        tensors, reference = list(inputs.values()), Reference(load_eager(case.source).to("cuda"))
         errors = {name: _error(thunk, reference, inputs, case) for name, thunk in thunks.items()}
         floor = bytes_at_least(tensors, thunks["chosen"].run(tensors).outputs) / bandwidth
         calls: dict[str, Call] = {name: partial(thunk.run, tensors) for name, thunk in thunks.items()}

@@ -16,7 +16,7 @@ from torch._dynamo.utils import counters  # the only place that tells whether a 
 
 from dlcb.compiler.bench.measure import once
 from dlcb.compiler.bench.suites import Case, case_inputs, cases
-from dlcb.compiler.bridge.capture import load_module
+from dlcb.compiler.bridge.capture import load_eager
 from dlcb.compiler.driver import compile_model, load_model, options_for
 from dlcb.kernel_cache import open_store
 
@@ -62,7 +62,7 @@ def run_shapes(case: Case, device: str, pairs: int = PAIRS, seed: int = 0) -> Sh
         key = compile_model(case.source, store, options_for(device)).artifact_key
         ours = load_model(case.source, key, store, device=device).call
         result.compile_seconds["ours"], result.compiles["ours"] = time.perf_counter() - start, 1
-        eager = load_module(case.source).to(device)
+        eager = load_eager(case.source).to(device)
         torch._dynamo.reset()
         calls: dict[str, Callable[..., object]] = {
             "eager": eager,

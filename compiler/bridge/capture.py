@@ -86,6 +86,11 @@ def load_program(path: str) -> ExportedProgram:
     return _functional(program)
 
 
+def load_eager(source: ModelSource) -> nn.Module:
+    """What PyTorch runs of a source: the factory's module, or the program of its file."""
+    return load_program(source.program).module() if source.program else load_module(source)
+
+
 def trace(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
     """The static program that `module` is at these inputs, before decomposition: recorded in one forward,
     or torch.export's where that does not follow. Inputs go by name where `forward` has parameters of these

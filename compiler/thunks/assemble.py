@@ -11,7 +11,7 @@ import torch
 from dlcb.compiler import artifact as artifacts
 from dlcb.compiler import modules
 from dlcb.compiler.artifact import Artifact
-from dlcb.compiler.bridge.capture import load_module, load_program
+from dlcb.compiler.bridge.capture import load_eager
 from dlcb.compiler.bridge.ranks import is_any_rank
 from dlcb.compiler.errors import ArtifactError, CaptureError, ChangedCode
 from dlcb.compiler.options import CompileOptions, Target
@@ -153,8 +153,8 @@ def _find_rank(
 def _eager_module(source: ModelSource, check: Callable[[], None]) -> torch.nn.Module:
     """The user's module. `check` is asked before the user's code is run, and of what was loaded by that."""
     if source.program:
-        return load_program(source.program).module()
+        return load_eager(source)
     check()
-    module = load_module(source)
+    module = load_eager(source)
     check()
     return module
