@@ -81,7 +81,7 @@ def followed(stack_trace: str, call: Call, given: Mapping[str, Any], known: Know
                 continue
             axes = None if tensor is None else _along(call.operator, name, place, given, tensor.rank)
             found = told(stack_trace, call, name, place)
-            usual = name in call.left_out or abs(value) in _USUAL[axes is None or name == "step"]
+            usual = name in call.left_out or abs(value) in _USUAL[axes is None or name in _FACTORS]
             if found.origin in _SETTLED or (found.origin is Origin.UNSEEN and usual):
                 continue
             said = f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}"
@@ -120,6 +120,7 @@ def _along_axes(
 
 
 _SETTLED = (Origin.WRITTEN, Origin.OF_PYTORCH)
+_FACTORS = frozenset({"step", "scale_factors"})  # no positions, though they count along an axis
 # What is taken for a constant where no line shows it: positions, and other numbers
 _USUAL = (frozenset({0, 1}), frozenset({0, 1, 2, 0.5}))
 
