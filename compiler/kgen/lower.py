@@ -62,6 +62,15 @@ class Scope:
             scope = scope.parent
         return scope
 
+    def rebinds(self, free: Iterable[Expr]) -> bool:
+        """Whether this scope binds an index of `free` that one around it binds, too."""
+        bound, scope = self.bound.intersection(free), self.parent
+        while bound and scope is not None:
+            if bound & scope.bound:
+                return True
+            scope = scope.parent
+        return False
+
     def add(self, head: Sequence[str], block: Scope) -> None:
         """`head { block }`; heads of several lines are nested loops without braces of their own."""
         self.lines.extend([*head[:-1], head[-1] + " {" if head else "{"])
@@ -187,13 +196,14 @@ class Lowering(ABC):
 
     def _name(self, node: Expr, text: str, home: Scope) -> Spelled:
         """A name for what `text` gives in `home`. Different expressions may be one text, as one over an index
-        that is checked and the same over that index are; what is read from memory may have changed."""
+        that is checked and the same over that index are; what is read from memory may have changed, and
+        outside of a loop over an index that is bound there as well the text means something else."""
         definition = f"{self.local_type(node)} {text}"
         scope: Scope | None = home
         while scope is not None:
             if definition in scope.named:
                 return scope.named[definition]
-            scope = scope.parent
+            scope = None if scope.rebinds(node.free) else scope.parent
         name = self.fresh("v" if node.dtype is not INDEX else "p"), ATOM
         home.lines.append(f"const {self.local_type(node)} {name[0]} = {text};")
         if "[" not in text:

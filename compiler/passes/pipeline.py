@@ -84,6 +84,11 @@ def schedule(graph: Graph) -> Schedule:
     """Fuse `graph` into steps; what depends on parameters alone becomes the prologue."""
     folded, rest = _split(graph)
     rest_reads = {value for node in rest for value in node.inputs}
+    # a view of what a movement at load gives may be one of what is moved
+    moved = {r for node in folded if node.op.kind == "move" for r in node.results}
+    views = Views(graph.system)
+    bases = [views.of(r) for node in rest if moved.intersection(node.inputs) for r in node.results]
+    rest_reads |= {base[0] for base in bases if base is not None}
     kept = [
         r for node in folded if node.inputs for r in node.results if r in rest_reads or r in graph.outputs
     ]

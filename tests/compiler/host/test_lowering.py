@@ -79,6 +79,18 @@ def test_what_depends_on_parameters_alone_is_computed_at_load(build, store: Laye
     torch.testing.assert_close(poisoned(thunk, x)[0], x @ (weights["w"] * weights["scale"]).t())
 
 
+def test_a_view_of_what_is_moved_at_load_is_one_of_what_was_there_before(build, store: LayeredStore) -> None:
+    """An element of a roll is one of what is rolled, which stays in memory."""
+    x = build.input("x", (build.system.fresh("n"),), FLOAT32)
+    w = build.parameter("w", (5,), FLOAT32)
+    rolled = build.apply(ops.roll, build.apply(ops.softmax, w, axis=0), axis=0, shift=2)
+    picked = build.apply(ops.select, rolled, axis=0, index=as_expr(0))
+    weights = {"w": torch.randn(5)}
+    thunk = compiled_graphs.compiled(build.build(picked, build.apply(ops.relu, x)), weights, store)
+    found, _ = poisoned(thunk, torch.randn(4))
+    torch.testing.assert_close(found, weights["w"].softmax(0)[3])
+
+
 def test_a_guard_of_the_program_reaches_the_host(build, store: LayeredStore) -> None:
     n = build.system.fresh("n")
     x = build.input("x", (n, 3), FLOAT32)

@@ -97,6 +97,11 @@ ROWS: dict[str, Row] = {
     "rows_of_equal_elements": Row(
         rows_of_equal_elements, sizes("n m", "3 7", "5 130", "1 1", "40 500"), tolerance=1e-3
     ),
+    "softmax_along_two_axes_half": Row(
+        lambda p: p.softmax(p.softmax(p.tensor("x", "k m n", FLOAT16), axis=0), axis=1),
+        sizes("k m n", "4 2 1", "4 2 13", "3 5 40", "1 1 1", "2 3 0"),
+        tolerance=1e-3,
+    ),
     "softmax_half": Row(
         lambda p: p.softmax(p.tensor("x", "n m", FLOAT16), axis=1),
         sizes("n m", "3 7", "1 1", "5 130", "2 1000", "9 1001", "3 0"),
