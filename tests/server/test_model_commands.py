@@ -95,7 +95,7 @@ def test_a_bundle_serves_without_compiling(
         metrics = client.get("/metrics").text
         (guard,) = client.get("/v1/models/scaled/coverage").json()["guards"]
         range_of_columns = {"condition": "columns <= 512", "reason": "declared: the range of 'columns'"}
-        assert guard == {**range_of_columns, "source_line": ""}
+        assert guard == {**range_of_columns, "source_line": "", "graph": 1}
     assert 'dlcb_shape_cache_requests_total{model="double",result="miss",tier="jit"} 3.0' in metrics
     assert 'dlcb_compile_seconds_count{model="scaled",reason="request",tier="dynamic"} 0.0' in metrics
     assert server.stop() == 0
