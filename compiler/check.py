@@ -35,7 +35,7 @@ from dlcb.compiler.bridge.far_values import Tensors, far_deviations
 from dlcb.compiler.bridge.generalize import exported_sizes
 from dlcb.compiler.bridge.record import Trace
 from dlcb.compiler.disagreement import beyond_chance, in_words, write_reproduction
-from dlcb.compiler.errors import IndexRangeError, RequestError
+from dlcb.compiler.errors import GuardError, IndexRangeError, RequestError
 from dlcb.compiler.refused import Refusal, refusals, too_small
 from dlcb.compiler.signature import Signature
 from dlcb.compiler.source import ModelSource
@@ -258,7 +258,10 @@ def check(
     """Compares the artifact under `key`, whose `parameters` are those in the store, with PyTorch's answers,
     with those at `examples` where PyTorch refuses all that were drawn."""
     source = answers.source
-    model = load_model(source, key, store, device=answers.device, parameters=parameters)
+    try:
+        model = load_model(source, key, store, device=answers.device, parameters=parameters)
+    except GuardError as error:  # a call on parameters alone, which PyTorch may never come to
+        return _quarantined(source, f"what is made at load is refused: {error.message}")
     trials = _try(model, answers, answers.drawn)
     if not trials.accepted:
         trials = _try(model, answers, answers.at(examples))
@@ -279,6 +282,10 @@ def check(
         limits = refusals(trials.refused, trials.accepted, answers.refuses)
         limits += too_small(trials.inside, trials.accepted, answers.always_refuses)
         return Verdict("", tuple(limits), notes, tuple(dict.fromkeys(confirmed)))
+    return _quarantined(source, reason)
+
+
+def _quarantined(source: ModelSource, reason: str) -> Verdict:
     logger.error("%s is served by eager PyTorch: %s", source.name, reason)
     return Verdict(reason)
 

@@ -294,3 +294,31 @@ def test_an_index_into_nothing_is_refused_though_pytorch_reads_none(tmp_path: Pa
         torch.testing.assert_close(model.call(*given)[0], AddedAt()(*given))
     with pytest.raises(IndexRangeError, match="where 0 to -1"):
         model.call(torch.zeros(0, 3), torch.zeros(1, dtype=torch.int64), torch.zeros(1, 3))
+
+
+class Factored(nn.Module):
+    """From 21 rows on it makes something of its buffer that PyTorch refuses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("matrix", -torch.eye(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] > 20:
+            x = x @ torch.linalg.cholesky(self.matrix)
+        return x * 2
+
+
+def factored() -> nn.Module:
+    return Factored()
+
+
+def test_what_is_refused_at_load_is_refused_where_pytorch_comes_to_it(tmp_path: Path) -> None:
+    inputs = (InputDeclaration("x", "float32", ("n", 4)),)
+    source = ModelSource("factored", "1", factory=f"{__name__}:factored", inputs=inputs, outputs=("y",))
+    store = open_store(tmp_path)
+    model = load_model(source, compile_model(source, store).artifact_key, store)
+    x = torch.randn(3, 4)
+    assert torch.equal(model.call(x)[0], x * 2)
+    with pytest.raises(RequestError, match="cholesky"):
+        model.call(torch.randn(30, 4))
