@@ -6,9 +6,10 @@ from __future__ import annotations
 import time
 from collections import deque
 
+from dlcb.compiler.bridge.aligned import Disagreement, align
 from dlcb.compiler.bridge.beyond import beyond, farther, few
 from dlcb.compiler.bridge.branches import Branch, Branches, alternatives, either, opposites
-from dlcb.compiler.bridge.lower import Disagreement, Lowered, align
+from dlcb.compiler.bridge.lower import Lowered
 from dlcb.compiler.bridge.probes import Bindings
 from dlcb.compiler.bridge.scope import Scope, fits
 from dlcb.compiler.bridge.symbolic import holds

@@ -26,7 +26,8 @@ from dlcb.compiler.bridge.exported import (
     state,
     traced_size,
 )
-from dlcb.compiler.bridge.lower import OneTrace, lower
+from dlcb.compiler.bridge.lower import lower
+from dlcb.compiler.bridge.one_trace import OneTrace
 from dlcb.compiler.bridge.record import Trace
 from dlcb.compiler.bridge.scope import Scope
 from dlcb.compiler.bridge.search import Search

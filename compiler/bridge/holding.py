@@ -3,7 +3,7 @@ others, and those whose change makes another program."""
 
 from __future__ import annotations
 
-from dlcb.compiler.bridge.lower import Disagreement
+from dlcb.compiler.bridge.aligned import Disagreement
 from dlcb.compiler.bridge.probes import Bindings, FreeDim
 from dlcb.compiler.bridge.relations import followers
 from dlcb.compiler.bridge.scope import Scope

@@ -5,7 +5,7 @@ that each trace had."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,26 +13,24 @@ import torch
 from torch.fx import Node as FxNode
 
 from dlcb.compiler.bridge import aten, aten_complex, aten_shape, chance, held, number, partition
+from dlcb.compiler.bridge.aligned import Disagreement, align
 from dlcb.compiler.bridge.aten_complex import Complex
 from dlcb.compiler.bridge.aten_split import Pieces
 from dlcb.compiler.bridge.capture import node_line
 from dlcb.compiler.bridge.emit import Emit, Size, Written, from_torch
 from dlcb.compiler.bridge.literals import Sizes, alike
 from dlcb.compiler.bridge.number import Number
+from dlcb.compiler.bridge.one_trace import Exploring, OneTrace
 from dlcb.compiler.bridge.record import TensorType, Trace
 from dlcb.compiler.bridge.seen import Numbers, Path, Seen, moved, numbers, result_place, same
 from dlcb.compiler.bridge.written import Call, Origin, Told, told
 from dlcb.compiler.dtype import FLOAT64
-from dlcb.compiler.errors import CaptureError, CompilerError, ShapeError, UnsupportedOperator
+from dlcb.compiler.errors import CaptureError, ShapeError, UnsupportedOperator
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import ONE, apply, as_expr, cast, const, product
 from dlcb.compiler.ir import ops
 from dlcb.compiler.ir.graph import Graph, GraphBuilder, Value
-from dlcb.compiler.shapes.system import UNSTATED, Provenance, System, Why
-
-
-class Disagreement(CompilerError):
-    """Traces at different sizes are not one program, or a literal in them follows nothing that is known."""
+from dlcb.compiler.shapes.system import Provenance, System
 
 
 @dataclass(frozen=True)
@@ -43,40 +41,6 @@ class Lowered:
     parameters: Mapping[str, torch.Tensor]
     sizes: Sizes
     notes: tuple[str, ...] = field(default=())
-
-
-def align(programs: Sequence[Trace]) -> list[tuple[FxNode, ...]]:
-    """The nodes of all programs side by side, checks left out. Raises Disagreement at the first that
-    differs."""
-    columns = [
-        [node for node in program.nodes if str(node.target) not in aten.ASSERTIONS] for program in programs
-    ]
-    for row in zip(*columns, strict=False):
-        if len({_form(node) for node in row}) > 1:
-            found = " and ".join(sorted({_form(node) for node in row}))
-            raise Disagreement(
-                f"the graph changes with the sizes: {found}",
-                stage="generalize",
-                source_line=node_line(row[0]),
-            )
-    if len({len(column) for column in columns}) > 1:
-        raise Disagreement("the graph's length changes with the sizes", stage="generalize")
-    return list(zip(*columns, strict=True))
-
-
-def _are_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Views of the same memory, as traces have them of one weight, are equal without a look."""
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    return (a.data_ptr() == b.data_ptr() and a.stride() == b.stride()) or torch.equal(a, b)
-
-
-def _form(node: FxNode) -> str:
-    """What a call is, but for the values it is given."""
-    if node.op != "call_function":
-        return node.op
-    keywords = "".join(f", {name}" for name in sorted(node.kwargs))
-    return f"{node.target} with {len(node.args)} arguments{keywords}"
 
 
 def lower(
@@ -106,53 +70,14 @@ def lower(
     return _Lowering(name, programs, sizes, inputs, system, seen, follows, label, fixed, left).run()
 
 
+def _are_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Views of the same memory, as traces have them of one weight, are equal without a look."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return (a.data_ptr() == b.data_ptr() and a.stride() == b.stride()) or torch.equal(a, b)
+
+
 # ---- a single trace: which literals follow which sizes ---------------------------------------------
-
-
-class OneTrace(System):
-    """The system of a single trace. A size that the file has as a number, and that is broadcast with a
-    constant of its value, is that constant: it might be 1 as well, and a range would keep the 1 alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.observed: Callable[[Expr], Sequence[int] | None] = lambda size: None
-        self.fixed: frozenset[str] = frozenset()  # sizes that the trace has as numbers alone
-
-    def broadcast(self, a: Expr | int, b: Expr | int, why: Why = UNSTATED) -> Expr:
-        a, b = self.simplify(as_expr(a)), self.simplify(as_expr(b))
-        for size, other in ((a, b), (b, a)):
-            held = size.free and {symbol.value for symbol in size.free} <= self.fixed
-            if held and other.is_const and other is not ONE and self.observed(size) == (other.value,):
-                return self.equal(size, other, why)
-        return super().broadcast(a, b, why)
-
-
-class _Exploring(OneTrace):
-    """A system in which a literal that is not understood yet is a size variable of its own, `unknown`.
-    Where it meets a size of its own value in a broadcast it is that size; a 1 that meets another is 1."""
-
-    def __init__(self, symbols: Sequence[Expr]) -> None:
-        super().__init__()
-        self.unknown: dict[Expr, list[Expr]] = {}  # the variable of a literal -> the sizes that it may follow
-        self.ones: dict[Expr, None] = {}  # literals that were seen to be broadcast
-        for symbol in symbols:
-            self.age(symbol)
-
-    def literal(self, candidates: list[Expr]) -> Expr:
-        symbol = self.runtime_size("literal")
-        self.unknown[symbol] = candidates
-        return symbol
-
-    def broadcast(self, a: Expr | int, b: Expr | int, why: Why = UNSTATED) -> Expr:
-        a, b = self.simplify(as_expr(a)), self.simplify(as_expr(b))
-        if (a not in self.unknown and b not in self.unknown) or a is ONE or b is ONE:
-            return super().broadcast(a, b, why)
-        if self.observed(a) == self.observed(b):
-            return self.equal(a, b, why)
-        one, other = (a, b) if self.observed(a) == (1,) else (b, a)
-        if one in self.unknown:
-            self.ones[one] = None
-        return other
 
 
 def _decide(
@@ -167,7 +92,7 @@ def _decide(
     """For every literal that may follow a size, in order: the size or constant it is, and the sizes that
     must then be equal to that, because nothing in the graph tells them apart."""
     symbols = dict.fromkeys(dim for dims in inputs.values() for dim in dims if isinstance(dim, Expr))
-    system = _Exploring(list(symbols))
+    system = Exploring(list(symbols))
     try:
         _Lowering(name, programs, sizes, inputs, system, seen, fixed=fixed, left=left).run()
     except (Disagreement, ShapeError):
@@ -482,7 +407,7 @@ class _Lowering:
     def _sized(self, value: int, near: Sequence[Expr], origin: Origin = Origin.UNSEEN) -> Size:
         """A literal of a single trace, in a place where a size may stand."""
         system = self.build.system
-        unknown = system.unknown.keys() if isinstance(system, _Exploring) else frozenset()
+        unknown = system.unknown.keys() if isinstance(system, Exploring) else frozenset()
         candidates = [size for size in self.sizes.matches(value, near) if not size.free & unknown]
         if origin is Origin.CALCULATED:  # not an input's size as it stands
             candidates = [size for size in candidates if size.op != "size"]
@@ -490,7 +415,7 @@ class _Lowering:
             return value  # an axis that is not repeated
         if not candidates:
             return value
-        if isinstance(system, _Exploring):
+        if isinstance(system, Exploring):
             symbol = system.literal(candidates)
             self.sizes.define(symbol, (value,))
             return symbol

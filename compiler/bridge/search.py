@@ -8,13 +8,14 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from dlcb.compiler.bridge.aligned import Disagreement
 from dlcb.compiler.bridge.beyond import beyond
 from dlcb.compiler.bridge.branches import Branch
 from dlcb.compiler.bridge.capture import result_names
 from dlcb.compiler.bridge.captured import Captured
 from dlcb.compiler.bridge.crossing import cross_branches
 from dlcb.compiler.bridge.holding import hold_culprits, hold_unmoved, relate
-from dlcb.compiler.bridge.lower import Disagreement, Lowered
+from dlcb.compiler.bridge.lower import Lowered
 from dlcb.compiler.bridge.probes import Bindings
 from dlcb.compiler.bridge.scope import A_BRANCH, Scope, fits
 from dlcb.compiler.bridge.symbolic import holds, opposite
