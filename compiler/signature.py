@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from dlcb.compiler.dtype import DTYPES
 from dlcb.compiler.errors import ArtifactError, ContractError
-from dlcb.compiler.expr.ops import OPS
+from dlcb.compiler.expr.ops import OPS, whole
 
 Shape = Sequence[int]
 NAME_SHOWN = 60  # characters of a client's name in a message
@@ -31,12 +31,8 @@ _ALLOWED_NODES = (
 _NUMBERS: dict[str, float] = {"inf": math.inf, "nan": math.nan}
 
 
-def _whole(number: float) -> int:
-    return int(number) if math.isfinite(number) else 0
-
-
 def _conversion(kind: str) -> Callable[[Any], Any]:
-    return {"bool": bool, "float": float}.get(kind, _whole)
+    return {"bool": bool, "float": float}.get(kind, whole)
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {

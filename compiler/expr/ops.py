@@ -61,6 +61,11 @@ class ScalarOp:
         return 2 if self.symbol or self.name in ("min", "max", "fmod", "pow", "atan2") else 1
 
 
+def whole(number: float) -> int:
+    """An integer made of a number of sizes; of infinity and NaN, which have none, 0."""
+    return int(number) if math.isfinite(number) else 0
+
+
 def _divide(a: Any, b: Any) -> float:
     if b == 0:
         return math.nan if a == 0 or a != a else math.copysign(math.inf, a) * math.copysign(1.0, b)

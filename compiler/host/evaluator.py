@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from dlcb.compiler.dtype import BOOL
 from dlcb.compiler.expr.dag import Expr, toposort
-from dlcb.compiler.expr.ops import OPS
+from dlcb.compiler.expr.ops import OPS, whole
 
 _CONVERSIONS = {"bool": "bool", "int": "int", "uint": "int", "float": "float"}
 
@@ -159,14 +159,10 @@ def _leaves(tree: Any) -> Iterator[Expr | Choice]:
             yield from _leaves(item)
 
 
-def _whole(number: float) -> int:
-    return int(number) if math.isfinite(number) else 0
-
-
 def _line(node: Expr, args: list[str], scope: dict[str, object]) -> str:
     match node.op:
         case "cast" if node.args[0].dtype.is_float and not node.dtype.is_float and node.dtype is not BOOL:
-            scope["_whole"] = _whole
+            scope["_whole"] = whole
             return f"_whole({args[0]})"
         case "cast":
             return f"{_CONVERSIONS[node.dtype.kind]}({args[0]})"
