@@ -168,7 +168,7 @@ def _line(node: Expr, args: list[str], scope: dict[str, object]) -> str:
             return f"{_CONVERSIONS[node.dtype.kind]}({args[0]})"
         case "where":
             return f"{args[1]} if {args[0]} else {args[2]}"
-        case "min" | "max":
+        case "min" | "max" if not node.dtype.is_float:  # of floats, NaN is the result
             return f"{args[0]} if {args[0]} {'<' if node.op == 'min' else '>'} {args[1]} else {args[1]}"
         case "not":
             return f"not {args[0]}"

@@ -45,6 +45,12 @@ def test_sizes_are_what_the_expression_says(e: Expr, a: int, b: int) -> None:
     assert compile_expression(python_text(e))({"n": a, "m": b}) == wanted
 
 
+def test_what_is_not_a_number_stays_that() -> None:
+    e = _by_way_of_floats("sqrt", n, -0.1)
+    (wanted,) = compile_expressions((e,), ("n",))(1)
+    assert compile_expression(python_text(e))({"n": 1}) == wanted == 0
+
+
 def test_conditions_deep_inside_are_python_s() -> None:
     """As a reduction that is split at some sizes has them in the bytes it needs."""
     e = apply("max", n * 4, where((n <= 170) & (const(256) <= m), n * 384, const(0)) + m)
