@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -44,15 +46,22 @@ def body(*values: float, **fields: object) -> bytes:
     return json.dumps({"inputs": [entry], **fields}).encode()
 
 
-def workers(server: LiveServer) -> list[int]:
-    """Process ids of the workers."""
+def children(server: LiveServer, module: str) -> list[int]:
+    """Process ids of a server's children that run a module. One that starts or ends has no command line
+    for a moment, and is none of them.
+    """
     listed = subprocess.run(
-        ["pgrep", "-P", str(server.process.pid), "-f", "dlcb.server.worker"],
+        ["pgrep", "-P", str(server.process.pid), "-f", re.escape(module)],
         capture_output=True,
         text=True,
         check=False,
     )
     return [int(line) for line in listed.stdout.split()]
+
+
+def workers(server: LiveServer) -> list[int]:
+    """Process ids of the workers."""
+    return children(server, "dlcb.server.worker")
 
 
 def until(what: object, seconds: float = 20) -> None:
@@ -492,19 +501,22 @@ def test_who_works_beside_jobs_gives_way_to_them(launch: Start) -> None:
     """Each child has a session of its own; what nice values say is said of the session."""
     server = launch(config(spares=1))
 
-    def nice(pid: int) -> int:
-        return int(Path(f"/proc/{pid}/autogroup").read_text().split()[-1])
+    def nice(module: str) -> dict[int, int]:
+        """Values by process ids; one that ends meanwhile has none."""
+        found = {}
+        for pid in children(server, module):
+            with contextlib.suppress(OSError):
+                found[pid] = int(Path(f"/proc/{pid}/autogroup").read_text().split()[-1])
+        return found
 
-    (compiles,) = [
-        child.pid
-        for child in psutil.Process(server.process.pid).children()
-        if "compile" in child.cmdline()[2]
-    ]
-    until(lambda: len(workers(server)) == 2)
-    first, spare = workers(server)
-    until(lambda: [nice(pid) for pid in (compiles, first, spare)] == [5, 0, 5])
-    os.kill(first, signal.SIGKILL)  # a new one comes, and whoever is ready first takes its place
-    until(lambda: first not in workers(server) and sorted(map(nice, workers(server))) == [0, 5])
+    def of_workers() -> list[int]:
+        return sorted(nice("dlcb.server.worker").values())
+
+    until(lambda: list(nice("dlcb.server.compile_process").values()) == [5])
+    until(lambda: of_workers() == [0, 5])
+    (serving,) = [pid for pid, value in nice("dlcb.server.worker").items() if value == 0]
+    os.kill(serving, signal.SIGKILL)  # a new one comes, and whoever is ready first takes its place
+    until(lambda: serving not in workers(server) and of_workers() == [0, 5])
 
 
 def test_logs_and_lines_for_people_do_not_share_a_stream(tmp_path: Path) -> None:
