@@ -224,10 +224,11 @@ class Reference:
             return made
 
     def _called(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """An answer that depends on no other call: what the module keeps for itself is put back."""
-        arguments, keywords = tuple(inputs), dict[str, torch.Tensor]()
+        """An answer that depends on no other call: what the module keeps for itself is put back, and what it
+        writes to its inputs is seen by nobody."""
+        arguments, keywords = tuple(x.clone() for x in inputs), dict[str, torch.Tensor]()
         if self._names:
-            arguments, keywords = bound(module, dict(zip(self._names, inputs, strict=True)))
+            arguments, keywords = bound(module, dict(zip(self._names, arguments, strict=True)))
         try:
             with without_fast_path():
                 return as_tuple(module(*arguments, **keywords))

@@ -24,7 +24,7 @@ from torch.export import ExportedProgram
 
 from dlcb.compiler.bridge.fake_calls import DataDecide
 from dlcb.compiler.bridge.functional import functional
-from dlcb.compiler.bridge.indexing import ExplicitSlices
+from dlcb.compiler.bridge.indexing import ExplicitSlices, Rebound
 from dlcb.compiler.bridge.places import short
 from dlcb.compiler.bridge.record import Trace, Unrecordable, record
 from dlcb.compiler.bridge.unchanged import unchanged
@@ -136,9 +136,7 @@ def _functional(program: ExportedProgram) -> ExportedProgram:
     weights = getattr(signature, "parameters_to_mutate", {})  # which PyTorch 2.11 does not list
     changed = {**weights, **signature.buffers_to_mutate, **signature.user_inputs_to_mutate}
     if changed:
-        raise ChangesItself(
-            f"the program changes {', '.join(changed.values())}; a served model must not", stage="capture"
-        )
+        raise ChangesItself(f"the program changes {', '.join(changed.values())}", stage="capture")
     return program
 
 
@@ -224,7 +222,7 @@ def _quiet_logs() -> Iterator[None]:
 
 
 def _first_lines(error: Exception) -> str:
-    if isinstance(error, DataDecide):
+    if isinstance(error, (DataDecide, Rebound)):
         return str(error)
     text = " ".join(line.strip() for line in str(error).strip().splitlines()[:3])
     name = type(error).__name__

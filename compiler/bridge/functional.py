@@ -5,7 +5,7 @@ might be seen through something that is not followed here raises Unrecordable.""
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -71,10 +71,11 @@ _FRESH = frozenset(
 
 
 def functional(trace: Trace) -> Trace:
-    """`trace`, which is used up, without writes. What a node's numbers are those of is kept in its `meta`:
+    """`trace`, which is used up, without writes, those to its inputs among them: who calls a compiled program
+    keeps what was given. What a node's numbers are those of is kept in its `meta`:
     "called" is the name of the call that was made, "cut" the view that a node repeats or puts back."""
     graph = trace.nodes[0].graph
-    _Writes(graph).run()
+    _Writes(graph, trace.user_inputs).run()
     repeated = {node.meta.get("cut") for node in graph.nodes}  # which are asked for their numbers
     for node in reversed(graph.nodes):  # the writes themselves, and views that nobody reads any more
         if node.op == "call_function" and not node.users and node not in repeated:
@@ -95,12 +96,16 @@ class _View:
 
 
 class _Writes:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, inputs: Collection[str]) -> None:
         self.graph = graph
         self.views: dict[Node, _View] = {}
         self.writes: dict[Node, int] = {}  # to each memory, named by the node that made it
+        for node in graph.nodes:
+            if node.op == "placeholder" and node.name in inputs:
+                self.views[node] = _View(node, None, node, node, 0)
+                self.writes[node] = 0
         self.shared: dict[Node, set[Node]] = {}  # a node -> the memories, or their names, that it may show
-        self.outside: set[Node] = set()  # nodes that may show an input or a weight
+        self.outside: set[Node] = set()  # nodes that may show a weight
         self.place = {node: k for k, node in enumerate(graph.nodes)}
         # reading goes by the nodes as they were recorded
         self.last_read = {
@@ -132,7 +137,8 @@ class _Writes:
         else:
             known = {self.views[each].memory for each in read if each in self.views}
             self.shared[node] = known.union({node}, *(self.shared.get(each, ()) for each in read))
-            if any(each.op == "placeholder" or each in self.outside for each in read):
+            unseen = [each for each in read if each not in self.views]
+            if any(each.op == "placeholder" or each in self.outside for each in unseen):
                 self.outside.add(node)
 
     def _now(self, node: Node) -> Node:

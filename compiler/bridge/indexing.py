@@ -1,5 +1,6 @@
-"""Python's indexing with every slice as a call of its own. PyTorch leaves out slices that keep a whole axis
-at the size at hand, so that a trace of `x[:, :100]` over 50 columns would not show that it cuts 200."""
+"""What Python does with a tensor without a call that a trace shows, as calls. Indexing has every slice as one
+of its own: PyTorch leaves out slices that keep a whole axis at the size at hand, so that a trace of
+`x[:, :100]` over 50 columns would not show that it cuts 200. `x.data` is a view of the same memory."""
 
 from __future__ import annotations
 
@@ -12,11 +13,16 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 _WHOLE = slice(None)
+_DATA, _SET_DATA = torch.Tensor.data.__get__, torch.Tensor.data.__set__  # type: ignore[attr-defined]
+
+
+class Rebound(Exception):
+    """A tensor that is given the memory of another: every name for it shows that from then on."""
 
 
 class ExplicitSlices(TorchFunctionMode):
-    """While it is entered, `x[key]` and `x[key] = value` cut axis by axis first. `refused` is told of each
-    call that raises, and from where it came."""
+    """While it is entered, `x[key]` and `x[key] = value` cut axis by axis first, `x.data` is a view, and
+    replacing it raises Rebound. `refused` is told of each call that raises, and from where it came."""
 
     def __init__(self, refused: Callable[[Any, FrameType], None] = lambda func, frame: None) -> None:
         super().__init__()
@@ -38,6 +44,10 @@ class ExplicitSlices(TorchFunctionMode):
                 if not whole:
                     return func(x, tuple(rest), *value)
                 return func(x, (Ellipsis,), *value) if value else x
+        if func == _DATA:
+            return args[0].detach()
+        if func == _SET_DATA:
+            raise Rebound("the `.data` of a tensor is replaced, which no call of PyTorch's shows")
         if func is torch.Tensor.fill_diagonal_ and _is_matrix(args) and not kwargs:
             args[0].diagonal().fill_(args[1])
             return args[0]

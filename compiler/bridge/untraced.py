@@ -5,20 +5,29 @@ they are comes from running them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from zlib import crc32
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
 from dlcb.compiler.bridge import capture
-from dlcb.compiler.bridge.agreement import without_fast_path
+from dlcb.compiler.bridge.agreement import random_inputs, without_fast_path
 from dlcb.compiler.bridge.declared import declare
 from dlcb.compiler.bridge.emit import from_torch
-from dlcb.compiler.bridge.probes import Bindings, Prober
+from dlcb.compiler.bridge.probes import Bindings, Prober, shape_at
 from dlcb.compiler.bridge.unchanged import unchanged
 from dlcb.compiler.dtype import DType
-from dlcb.compiler.errors import CompilerError, Incomparable, RefusedCode, TooLong, UnsupportedOperator
+from dlcb.compiler.errors import (
+    CaptureError,
+    CompilerError,
+    Incomparable,
+    RefusedCode,
+    TooLong,
+    UnsupportedOperator,
+)
 from dlcb.compiler.shapes.system import System
 from dlcb.compiler.source import InputDeclaration, ModelSource
 
@@ -36,16 +45,21 @@ class Untraced:
 
 def untraced(source: ModelSource, module: nn.Module, error: CompilerError) -> Untraced:
     """What is known of a program whose compilation ended in `error`; raises that where the program does not
-    run at any size that is tried, or changes its own tensors."""
+    run at any size that is tried, or where its answers depend on what earlier ones left in its tensors."""
     dims, free = declare(source, source.inputs, System())
     runner = _Runner(module, source.inputs, dims, free)
-    before = _versions(module)
+    before = _contents(module)
     try:
-        runner.first()
+        sizes = runner.first()
     except CompilerError:
         raise error from None
-    if _versions(module) != before:
-        raise error
+    steady = _is_steady(source, runner, sizes)
+    if _contents(module) != before and not steady:
+        raise CaptureError(
+            f"{error.message}: its answers depend on those before, and those of a served model must not",
+            stage="capture",
+            source_line=error.source_line,
+        ) from error
     inputs = tuple(
         replace(each, shape=tuple(d if isinstance(d, int) else d.value for d in dims[each.name]))
         for each in source.inputs
@@ -68,9 +82,33 @@ def _carried(kind: torch.dtype) -> DType:
     return from_torch(kind)
 
 
-def _versions(module: nn.Module) -> list[int]:
-    """How often each tensor of the module was written to."""
-    return [tensor._version for tensor in (*module.parameters(), *module.buffers())]
+def _contents(module: nn.Module) -> list[tuple[int, int]]:
+    """How often each tensor of the module was written to, and what it holds, since not all writes count."""
+    tensors = (*module.parameters(), *module.buffers())
+    return [(each._version, _checksum(each)) for each in tensors]
+
+
+def _checksum(tensor: torch.Tensor) -> int:
+    plain = tensor.detach().cpu().contiguous().flatten()
+    return crc32(plain.view(torch.uint8).numpy().data) if plain.numel() else 0
+
+
+def _is_steady(source: ModelSource, runner: _Runner, sizes: Bindings) -> bool:
+    """Whether the program answers as it did before it was asked something else, at values that it takes."""
+    shapes = {name: shape_at(dims, sizes) for name, dims in runner.dims.items()}
+    answers: list[list[torch.Tensor]] = []
+    for seed in (0, 1, 0):
+        try:
+            runner.call(random_inputs(source, shapes, seed))
+        except CaptureError:
+            return False
+        answers.append([leaf.clone() for leaf in pytree.tree_leaves(runner.result) if leaf is not None])
+    return all(torch.equal(*map(_bits, pair)) for pair in zip(answers[0], answers[2], strict=True))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """In which NaN equals NaN."""
+    return tensor.detach().contiguous().flatten().view(torch.uint8)
 
 
 class _Runner(Prober):
@@ -79,6 +117,9 @@ class _Runner(Prober):
     result: object = None
 
     def trace(self, sizes: Bindings) -> None:  # type: ignore[override]
-        arguments, keywords = capture.bound(self.module, self.tensors(sizes))
+        self.call(self.tensors(sizes))
+
+    def call(self, inputs: Mapping[str, torch.Tensor]) -> None:
+        arguments, keywords = capture.bound(self.module, inputs)
         with capture.user_code("forward"), unchanged(self.module), torch.no_grad(), without_fast_path():
             self.result = self.module(*arguments, **keywords)

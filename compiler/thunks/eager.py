@@ -127,8 +127,9 @@ class EagerThunk:
         return self._module
 
     def run(self, inputs: Sequence[torch.Tensor]) -> Ran:
-        """GuardError with PyTorch's own words where it refuses these inputs."""
-        here = [tensor.to(self._device) for tensor in inputs]
+        """GuardError with PyTorch's own words where it refuses these inputs, of which the module gets copies:
+        it may write to them."""
+        here = [tensor.to(self._device, copy=True) for tensor in inputs]
         arguments, keywords = bound(self.module, dict(zip(self._names, here, strict=True)))
         seed = torch.initial_seed()
         try:

@@ -154,17 +154,40 @@ def under_masks(x: Tensor) -> Tensor:
     return y
 
 
+def on_its_input(x: Tensor) -> tuple[Tensor, ...]:
+    columns = x.t()
+    before = x * 2
+    x -= x.mean(-1, keepdim=True)
+    x[x > 1] = 0.0
+    columns[0].add_(before[:, 1])
+    return before, x, columns, x[1:]
+
+
+def through_other_names(x: Tensor) -> tuple[Tensor, ...]:
+    """Of one memory, without a call that says so."""
+    y = x + 1
+    y.data[:, ::2].mul_(3)
+    y.detach()[0] = 2.0
+    y.t().data.add_(x.data[:, :1].t())
+    with torch.no_grad():
+        y[1:].data.relu_()
+    x.data.add_(1)
+    return y, x, y.data
+
+
 @pytest.mark.parametrize(
     "function",
     [
         *(marked, views_before_and_after, of_another_type, on_fresh_results_too, two_memories),
         *(on_what_may_be_a_copy, on_results_of_products, lambda x: (x + 1).transpose(0, 1).fill_(1)),
         *(dropped_out, turned, increased, on_diagonals, at_indices, under_masks, on_one_of_several),
+        *(on_its_input, through_other_names, lambda x: x.contiguous().fill_(1)),
+        lambda x: torch.dropout(x, 0.5, False)[0].fill_(1),
     ],
 )
 def test_gives_what_eager_gives(function: Callable[[Tensor], Any]) -> None:
     x = torch.randn(5, 6)
-    expected = function(x)
+    expected = function(x.clone())
     found = run(functional(recorded(function)), x)
     for ours, theirs in zip(found, expected if isinstance(expected, tuple) else (expected,), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
@@ -184,6 +207,9 @@ def split(x: Tensor) -> Tensor:
     return first
 
 
+WEIGHT = torch.ones(5, 6)
+
+
 def viewed_before(x: Tensor) -> Tensor:
     y = (x + 1).transpose(0, 1).contiguous()
     row = y.reshape(-1)[:3]
@@ -197,9 +223,9 @@ def viewed_before(x: Tensor) -> Tensor:
         reshaped,
         split,
         viewed_before,
-        lambda x: x.fill_(1),
-        lambda x: x.contiguous().fill_(1),
-        lambda x: torch.dropout(x, 0.5, False)[0].fill_(1),
+        lambda x: WEIGHT.fill_(1) + x,
+        lambda x: WEIGHT.contiguous().fill_(1) + x,
+        lambda x: WEIGHT.data[0].fill_(1) + x,
         lambda x: (x > 0).to(torch.int64)[0].eq_(1),
         lambda x: (x + 1)[0].copy_(x[1]).resize_(2),
     ],
@@ -207,9 +233,9 @@ def viewed_before(x: Tensor) -> Tensor:
         "reshape",
         "split",
         "viewed",
-        "input",
-        "input's copy",
-        "input's dropout",
+        "weight",
+        "weight's copy",
+        "weight's data",
         "type",
         "shape",
     ],
