@@ -41,7 +41,9 @@ def cross_branches(
             continue
         crossed = [each for each in scope.kept if not holds(each.condition, sizes)]
         if not scope.prober.accepts(sizes):
-            scope.refused += crossed
+            scope.refused.append(
+                branch
+            )  # of what else fails there nothing is known, if it has a value at all
             continue
         deep = len(alternatives(branch.condition)) > _ALTERNATIVES
         if branches.missing or deep or crossings == _CROSSED:

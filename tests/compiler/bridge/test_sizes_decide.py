@@ -3,8 +3,10 @@ program gives, or the graph says that it is not proven there."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
+import pytest
 import torch
 from captured_programs import as_array, captured, graph_outputs
 from hypothesis import given, settings
@@ -12,6 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dlcb.compiler.bridge.captured import Captured
+from dlcb.compiler.bridge.symbolic import holds
+from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import evaluate
 
 Question = Callable[[int], object]
@@ -65,3 +69,33 @@ def test_no_size_is_answered_otherwise_unsaid(questions: list[Question]) -> None
 def _fits(graph: Captured, n: int) -> bool:
     verdict = graph.verdicts[0]
     return verdict.low <= n and (verdict.high is None or n <= verdict.high)
+
+
+def _of_ratios(x: Tensor) -> Tensor:
+    if x.shape[1] / x.shape[0] < 0.5:
+        return x * 2
+    return x - 1 if x.shape[1] // x.shape[0] > 4 else x + 1
+
+
+def _guarded_division(x: Tensor) -> Tensor:
+    if x.shape[0] < 4:
+        return x + 1
+    return x * 2 if 100 // (x.shape[0] - 2) > x.shape[1] else x - 1
+
+
+@pytest.mark.parametrize("program", [_of_ratios, _guarded_division])
+def test_a_branch_is_no_refusal_because_it_has_no_value_where_the_program_fails(
+    program: Callable[[Tensor], Tensor],
+) -> None:
+    found = captured(program, ("n", "m"))
+    for graph in (found, *found.others):
+        guards = [guard.condition for guard in graph.graph.system.solve().guards]
+        for n, m in itertools.product(range(1, 12), repeat=2):
+            sizes = {"n": n, "m": m}
+            program(torch.ones(n, m))  # which answers
+            if _hold([branch.condition for branch in graph.within], sizes):
+                assert _hold(guards, sizes), sizes
+
+
+def _hold(conditions: list[Expr], sizes: dict[str, int]) -> bool:
+    return all(holds(condition, sizes) for condition in conditions)
