@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dlcb.compiler.bridge import aten_pointwise, aten_reduce, aten_shape, aten_split
+from dlcb.compiler.bridge import aten_reduce, aten_shape, aten_split
 from dlcb.compiler.bridge.emit import Emit, Row
 from dlcb.compiler.dtype import COMPLEX64, COMPLEX128, FLOAT32, FLOAT64, INT64, DType
 from dlcb.compiler.errors import UnsupportedOperator
@@ -87,15 +87,29 @@ def _operand(e: Emit, x: Any) -> tuple[Any, Any]:
     return (x.real, x.imag) if isinstance(x, (Complex, complex)) else (x, 0.0)
 
 
-def _sum(name: str) -> Row:
-    """What is done to the parts apart: a sum, or a difference."""
-    row = aten_pointwise.ROWS[name]
+def _sum(sign: int) -> Row:
+    """A sum, or a difference. PyTorch multiplies the second operand by 1 + 0j, or `alpha`, whatever it is:
+    what is infinite in one part is then NaN in the other."""
 
-    def parts(e: Emit, a: Any, b: Any, **alpha: Any) -> Complex:
-        (real, imag), (other_real, other_imag) = _operand(e, a), _operand(e, b)
-        return Complex(row(e, real, other_real, **alpha), row(e, imag, other_imag, **alpha))
+    def parts(e: Emit, a: Any, b: Any, *, alpha: complex = 1) -> Complex:
+        left, right = _operand(e, a), _scaled(e, b, sign * complex(alpha))
+        real, imag = (e.apply(ops.add, *e.operands(*pair)) for pair in zip(left, right, strict=True))
+        return Complex(real, imag)
 
     return parts
+
+
+def _scaled(e: Emit, x: Any, alpha: complex) -> tuple[Any, Any]:
+    """The two parts of `alpha` times a tensor or a number."""
+    if isinstance(x, (Value, Complex)):
+        z = _mul(e, x, alpha)
+        return z.real, z.imag
+    if isinstance(x, Expr):
+        if alpha not in (1, -1):
+            raise UnsupportedOperator(f"{alpha} times a size", node=e.operator)
+        return (x if alpha == 1 else -x), 0.0
+    x = complex(x)
+    return x.real * alpha.real - x.imag * alpha.imag, x.real * alpha.imag + x.imag * alpha.real
 
 
 def _mul(e: Emit, a: Any, b: Any) -> Complex:
@@ -108,6 +122,19 @@ def _mul(e: Emit, a: Any, b: Any) -> Complex:
     return Complex(
         e.apply(ops.sub, times(ar, br), times(ai, bi)), e.apply(ops.add, times(ar, bi), times(ai, br))
     )
+
+
+def _mean(name: str) -> Row:
+    """The parts' means, divided by 1 + 0j as PyTorch divides by complex numbers."""
+    row = _both(aten_reduce.ROWS[name])
+
+    def mean(e: Emit, *arguments: Any, **keywords: Any) -> Complex:
+        z = row(e, *arguments, **keywords)
+        nothing = e.scalar(0.0, z.real.dtype)
+        real, imag = (e.apply(ops.mul, part, nothing) for part in (z.real, z.imag))
+        return Complex(e.apply(ops.add, z.real, imag), e.apply(ops.sub, z.imag, real))
+
+    return mean
 
 
 def _neg(e: Emit, z: Complex) -> Complex:
@@ -172,7 +199,7 @@ _MOVES = (
 )
 _SHAPED = ("view_as.default", "reshape_as.default", "expand_as.default")
 _SAME = ("clone", "contiguous", "detach", "alias", "resolve_conj", "resolve_neg", "lift_fresh_copy")
-_SUMS = ("sum.default", "sum.dim_IntList", "mean.default", "mean.dim")
+_SUMS, _MEANS = ("sum.default", "sum.dim_IntList"), ("mean.default", "mean.dim")
 
 ROWS: dict[str, Row] = {
     "aten.view_as_complex.default": in_parts,
@@ -181,8 +208,8 @@ ROWS: dict[str, Row] = {
     "aten.polar.default": _polar,
     "aten.real.default": lambda e, z: z.real,
     "aten.imag.default": lambda e, z: z.imag,
-    "aten.add.Tensor": _sum("aten.add.Tensor"),
-    "aten.sub.Tensor": _sum("aten.sub.Tensor"),
+    "aten.add.Tensor": _sum(1),
+    "aten.sub.Tensor": _sum(-1),
     "aten.mul.Tensor": _mul,
     "aten.neg.default": _neg,
     **{f"aten.{name}.default": _conj for name in ("conj", "_conj", "conj_physical", "_conj_physical")},
@@ -190,5 +217,6 @@ ROWS: dict[str, Row] = {
     **{f"aten.{name}": _both(aten_shape.ROWS[f"aten.{name}"]) for name in _MOVES},
     **{f"aten.{name}": _like(aten_shape.ROWS[f"aten.{name}"]) for name in _SHAPED},
     **{f"aten.{name}": _both(aten_reduce.ROWS[f"aten.{name}"]) for name in _SUMS},
+    **{f"aten.{name}": _mean(f"aten.{name}") for name in _MEANS},
     "aten.unbind.int": _both(aten_split.ROWS["aten.unbind.int"]),
 }

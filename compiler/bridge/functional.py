@@ -31,6 +31,8 @@ _PUT_BACK: dict[Target, Callable[[Node, Node, tuple], _Call] | None] = {
     _aten.permute.default: lambda whole, part, rest: (_aten.permute.default, (part, _inverse(*rest))),
     _aten.unsqueeze.default: lambda whole, part, rest: (_aten.squeeze.dim, (part, *rest)),
     _aten.view.default: lambda whole, part, rest: (_aten.view_as.default, (part, whole)),
+    _aten.view_as_complex.default: lambda whole, part, rest: (_aten.view_as_real.default, (part,)),
+    _aten.view_as_real.default: lambda whole, part, rest: (_aten.view_as_complex.default, (part,)),
     _aten.alias.default: None,
     _aten.detach.default: None,
 }

@@ -76,6 +76,8 @@ class _Calls(FakeCalls):
         given = numbers(args, kwargs)
         if getattr(func, "overloadpacket", None) is torch.ops.aten.squeeze:
             self._squeezed(*args)
+        if func is torch.ops.aten.view_as_complex.default:
+            self._paired(args[0])
         result = super().call(func, args, kwargs)
         if self._results or find(str(func))[0] is None or _in_complex(result) or _in_complex(args):
             # PyTorch may run it, and then only PyTorch knows the sizes that it gives
@@ -94,6 +96,21 @@ class _Calls(FakeCalls):
                 other = sympy.Ne(size.node.expr, 1)
                 answer = other.xreplace(self.recorder.hints)
                 self.recorder.asked.append((other, answer, place_of(sys._getframe(2))))
+
+    def _paired(self, x: torch.Tensor) -> None:
+        """Of real numbers that lie in pairs PyTorch makes complex ones: every axis has to step over pairs."""
+        *steps, last = x.stride()
+        where = place_of(sys._getframe(2))
+        even: list[Any] = []
+        for step in (*reversed(steps), x.storage_offset()):
+            if isinstance(step % 2 == 0, torch.SymBool) and not any(
+                (step.node.expr / inner).is_integer for inner in even
+            ):
+                even.append(step.node.expr)
+        said = [sympy.Eq(sympy.Mod(step, 2), 0) for step in even]
+        if isinstance(last, torch.SymInt):
+            said.append(sympy.Eq(last.node.expr, 1))
+        self.recorder.asked += [(each, sympy.true, where) for each in said if each.free_symbols]
 
     def _pieces(self, func: Any, args: tuple, count: int) -> None:
         """Code may go by the number of pieces alone, which is in no trace."""

@@ -149,6 +149,83 @@ def test_infinite_parts_spread_as_in_pytorch() -> None:
     assert_agrees(program, Program(function), {"x0": x})
 
 
+ARITHMETIC: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "sum": lambda z, w: z + w,
+    "sum by alpha": lambda z, w: torch.add(z, w, alpha=3),
+    "sum by a complex alpha": lambda z, w: torch.add(z, w, alpha=2 - 1j),
+    "difference by alpha": lambda z, w: torch.sub(z, w, alpha=2.5),
+    "sum with real ones": lambda z, w: z + w.real,
+    "sum of real ones": lambda z, w: w.real - z,
+    "sum with numbers": lambda z, w: (z + 2) - (1 - 0.1j) + z.shape[0],
+    "product": lambda z, w: z * w,
+    "product with real ones": lambda z, w: z * w.real,
+    "product with numbers": lambda z, w: z * 2 * (1 - 3j),
+    "combination": lambda z, w: z * 0.5 - w.conj() * 1j,
+    "total": lambda z, w: torch.stack([z, w]).sum(0),
+    "mean": lambda z, w: torch.stack([z, w, w]).mean(0),
+    "mean of nothing": lambda z, w: z[:0].mean(0) + w,
+    "quotient": lambda z, w: z / w,
+    "size": lambda z, w: torch.complex(z.abs(), w.angle()),
+}
+PARTS = torch.tensor([torch.inf, -torch.inf, torch.nan, 0.0, 1.0, -2.5])
+
+
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_infinite_and_undefined_parts_spread_as_in_pytorch(name: str) -> None:
+    """Every pair of numbers whose parts are of these."""
+
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        return torch.view_as_real(
+            ARITHMETIC[name](torch.view_as_complex(x), torch.view_as_complex(y)).contiguous()
+        )
+
+    ways = torch.cartesian_prod(PARTS, PARTS, PARTS, PARTS)
+    program = captured(function, ("n", 2), ("n", 2))
+    assert_agrees(program, Program(function), {"x0": ways[:, :2].clone(), "x1": ways[:, 2:].clone()})
+
+
+# of real numbers, and the width that it has to be a multiple of; of others no pair begins at an even place
+PAIRED: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
+    "the first pair of a row": (lambda x: x[..., :2], 2),
+    "the second pair of a row": (lambda x: x[..., 2:4], 2),
+    "a copy of it": (lambda x: x[..., 2:4].contiguous(), 1),
+    "pairs of a part": (lambda x: x[..., : x.shape[-1] // 4 * 2].unflatten(-1, (-1, 2)), 2),
+    "pairs, turned": (lambda x: x.unflatten(-1, (-1, 2)).transpose(0, 1), 2),
+    "every second row": (lambda x: x[::2, :, :2], 2),
+    "one pair of four": (lambda x: x.unflatten(-1, (-1, 4, 2))[:, :, :, 1], 8),
+}
+
+
+@pytest.mark.parametrize("name", PAIRED)
+def test_numbers_that_lie_in_pairs_are_complex_ones_where_pytorch_says_so(name: str) -> None:
+    cut, multiple = PAIRED[name]
+
+    def function(x: Tensor) -> Tensor:
+        return torch.view_as_real(torch.view_as_complex(cut(x)) * 1j)
+
+    program = captured(function, ("batch", "length", "width"))
+    assert not any(node.op.name == "eager" for node in program.graph.nodes)
+    assert all(verdict.multiple == (multiple if verdict.axis == 2 else 1) for verdict in program.verdicts)
+    for sizes in ((1, 1, 8), (2, 3, 16), (3, 2, 8 + multiple)):
+        assert_agrees(program, Program(function), {"x0": torch.randn(sizes)})
+    if multiple > 1:
+        with pytest.raises(RuntimeError):
+            function(torch.randn(2, 3, 9))
+
+
+def test_writes_into_what_lies_in_pairs() -> None:
+    def function(x: Tensor) -> Tensor:
+        y = (x + 1).view(-1, 3, 2)
+        z = torch.view_as_complex(y)
+        z *= 1j
+        torch.view_as_real(z.transpose(0, 1)).add_(1)
+        return y
+
+    program = captured(function, ("n", 6))
+    assert program.verdicts[0].certainty == "proven"
+    assert_agrees(program, Program(function), {"x0": torch.randn(5, 6)})
+
+
 def test_a_complex_output_is_said() -> None:
     with pytest.raises(UnsupportedOperator, match="output 0 is complex"):
         captured(torch.fft.rfft, ("n", 8))
