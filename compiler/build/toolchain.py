@@ -26,6 +26,8 @@ _CPP_OPTIONS = (
     *("-fno-math-errno", "-fno-trapping-math", "-fwrapv", "-ffp-contract=fast"),
     # short loops of known length are unrolled, so that what they add up stays in registers
     *("-fpeel-loops", "-fvect-cost-model=dynamic", "-funswitch-loops"),
+    # the sine and the cosine of one angle would become one call of sincos, which has no vector form
+    *("-fno-builtin-sin", "-fno-builtin-cos", "-fno-builtin-sinf", "-fno-builtin-cosf"),
     *("-fno-semantic-interposition", "-shared", "-fPIC"),
 )
 # --minimal: no declarations of textures and the runtime's calls, which take as long to read as a small unit

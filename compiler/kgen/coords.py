@@ -307,7 +307,16 @@ class _Inference:
         offset = layout.offset
         for coordinate, stride in zip(coordinates, layout.strides, strict=True):
             offset = offset + coordinate * stride
-        return offset
+        divided = _divisions(offset)
+        if not divided:
+            return offset
+        # a quotient and its remainder may be coordinates of one place in memory
+        joined = self.system.simplify(offset)
+        return joined if len(_divisions(joined)) < len(divided) else offset
+
+
+def _divisions(offset: Expr) -> list[Expr]:
+    return [node for node in toposort([offset]) if node.op in ("floordiv", "mod")]
 
 
 def _with_strip(indices: tuple[Expr, ...], columns: int) -> tuple[Expr, ...]:

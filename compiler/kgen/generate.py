@@ -18,6 +18,7 @@ from dlcb.compiler.kgen import (
     cuda_columns,
     cuda_rows,
     cuda_tiled,
+    parted,
     prelude,
     split,
     variants,
@@ -61,7 +62,7 @@ def _kernels(
     """Kernels over buffers that are called in0, in1 ..., out0, out1 ..., partial0 ..."""
     operator = group.anchor.made_by.op.name
     if target.kind == "cpp":
-        return KernelSet("", tuple(_cpp(operator, scalars, nest, system)))
+        return KernelSet("", tuple(_cpp(operator, scalars, parted.parted(nest, system), system)))
     if _runs_once(group) and not variants.narrow_guards(nest, system):
         plain = [(nest, variants.Variant(), ())]
         return KernelSet("", tuple(_cuda(operator, scalars, plain, system)))

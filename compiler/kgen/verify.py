@@ -61,7 +61,9 @@ def _facts(guard: Expr) -> Iterator[Expr]:
 
 def _proven(system: System, claim: Expr, facts: Sequence[Expr]) -> bool:
     """Is `claim` >= 0, by the ranges of its indices, or because a fact is no larger?"""
-    return system.once(_at_least_zero, claim, ()) or (bool(facts) and _at_least_zero(system, claim, facts))
+    if system.once(_at_least_zero, claim, ()) or (facts and _at_least_zero(system, claim, facts)):
+        return True
+    return system.known(claim >= ZERO) is True
 
 
 def _at_least_zero(system: System, claim: Expr, facts: Sequence[Expr]) -> bool:

@@ -1,6 +1,7 @@
 """Compiling under a key: what makes another key, one compile among many askers, and errors of one clear
 line."""
 
+import platform
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from dlcb.compiler.build import key as key_module
 from dlcb.compiler.build.build import LEAST_CHARACTERS, UNIT_CHARACTERS
 from dlcb.compiler.errors import ArtifactError, RefusedCode, ToolchainError
 from dlcb.compiler.expr.node import ONE, ZERO
-from dlcb.compiler.kgen import Kernel, KernelSet
+from dlcb.compiler.kgen import Kernel, KernelSet, prelude
 from dlcb.compiler.options import CompileOptions, Target
 from dlcb.compiler.runtime.cpu import CpuDevice
 from dlcb.kernel_cache import explain, open_store
@@ -68,6 +69,27 @@ def test_what_does_not_matter_changes_nothing() -> None:
 
 def test_the_key_names_the_machine_not_only_native() -> None:
     assert "-march=" in unit_key(TEXT, CPP, OPTIONS)["machine"]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="glibc has vector forms there")
+def test_the_sine_and_the_cosine_of_one_angle_are_vector_code(tmp_path: Path) -> None:
+    """GCC joins them into one call, of which there is no vector form."""
+    text = (
+        prelude.CPP
+        + """
+extern "C" void turn(const float* __restrict__ x, const double* __restrict__ y, float* __restrict__ to) {
+    #pragma omp simd
+    for (int i = 0; i < 1024; ++i) to[i] = sinf(x[i]) * cosf(x[i]);
+    #pragma omp simd
+    for (int i = 0; i < 1024; ++i) to[i + 1024] = float(sin(y[i]) * cos(y[i]));
+}
+"""
+    )
+    store = open_store(tmp_path / "cache")
+    binary = store.get(build_unit(text, ["turn"], CPP, OPTIONS, store))
+    assert b"sincos" not in binary
+    for name in (b"v_sinf", b"v_cosf", b"v_sin", b"v_cos"):
+        assert name + b"\0" in binary
 
 
 def test_a_missing_compiler_is_one_clear_line(tmp_path: Path) -> None:

@@ -87,6 +87,29 @@ def heads(p: Program) -> Value:
     return p.mul(p.permute(x, order=(0, 2, 1, 3)), p.number(0.5))
 
 
+def heads_merged(p: Program) -> Value:
+    """The heads of attention beside each other again."""
+    x = p.permute(p.tensor("x", "b 4 s 12"), order=(0, 2, 1, 3))
+    return p.mul(p.reshape(x, shape=(p.dim("b"), p.dim("s"), 48)), p.number(0.5))
+
+
+def patches(p: Program) -> Value:
+    """Squares of an image as rows, channels last."""
+    b, h, w = p.dim("b"), p.dim("h"), p.dim("w")
+    x = p.reshape(p.tensor("x", "b 3 h 4 w 4"), shape=(b, 3, h * 4, w * 4))
+    x = p.reshape(p.mul(x, x), shape=(b, 3, h, 4, w, 4))
+    x = p.permute(x, order=(0, 2, 4, 3, 5, 1))
+    return p.mul(p.reshape(x, shape=(b, h * w, 48)), p.number(0.5))
+
+
+def groups_of_channels(p: Program) -> Value:
+    """A norm over groups of an image's channels: each is one row of memory, whose length is not known."""
+    b, h, w = p.dim("b"), p.dim("h"), p.dim("w")
+    x = p.reshape(p.tensor("x", "b 6 h w"), shape=(b, 2, h * w * 3))
+    x = p.sub(x, p.max(x, axes=(2,), keepdim=True))
+    return p.reshape(x, shape=(b, 6, h, w))
+
+
 def repeat_and_flip(p: Program) -> Value:
     x = p.permute(p.tensor("x", "m n"), order=(1, 0))
     flat = p.reshape(x, shape=(p.dim("m") * p.dim("n"), 1))

@@ -112,6 +112,20 @@ def test_a_division_by_a_free_size_is_a_multiplication(target: str) -> None:
         assert any(p.kind.startswith("magic") for p in kernel.parameters)
 
 
+def test_a_row_over_several_axes_is_walked_as_memory() -> None:
+    """A group of channels is one row: neither divided into its axes nor guarded."""
+    for kernel in kernels("groups_of_channels", Target.cpp()):
+        assert "divide(" not in kernel.body
+        assert "? in0[" not in kernel.body
+
+
+@pytest.mark.parametrize("name", ("heads_merged", "patches"))
+def test_the_lanes_of_a_cpu_walk_one_axis(name: str) -> None:
+    for kernel in kernels(name, Target.cpp()):
+        (lanes,) = re.findall(r"#pragma omp simd\n\s*for .*\{([^}]*)\}", kernel.body)
+        assert not re.search(r"/ \d|% \d|divide\(", lanes), kernel.body
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_text_is_as_reviewed(name: str, target: str, golden: Callable[[str, str], None]) -> None:
