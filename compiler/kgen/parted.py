@@ -1,6 +1,6 @@
-"""Loops that walk merged axes, parted again: where a lane is divided by the length of an axis, the lanes of one
-such axis become the loop, and the axes around it a loop outside. A CPU then walks memory without dividing, and
-what it reads lies side by side."""
+"""Loops that walk merged axes, parted again: where a lane is divided by the length of an axis, the lanes of
+one such axis become the loop, and the axes around it a loop outside. A CPU then walks memory without
+dividing, and what it reads lies side by side."""
 
 from __future__ import annotations
 
