@@ -1,4 +1,4 @@
-"""The `dlcb` command: `serve` and `cache` stand here, the commands about models in `model_commands`."""
+"""The `dlcb` command: `serve`, `check` and `cache` stand here, what is about models in `model_commands`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from dlcb.kernel_cache import LayeredStore, check, ls, open_store, prune, stat
+from dlcb.kernel_cache import LayeredStore, ls, open_store, prune, stat
+from dlcb.kernel_cache import check as check_entries
 from dlcb.server import model_commands, screen
 from dlcb.server.exit_codes import FAILED
 from dlcb.server.model_commands import page
@@ -51,6 +52,17 @@ class LogLevel(StrEnum):
     ERROR = "ERROR"
 
 
+Bundle = Annotated[
+    Path | None, typer.Option(help="A file that `dlcb compile --bundle` wrote, to start from.")
+]
+NoCompile = Annotated[
+    bool, typer.Option("--no-compile", help="Refuse to compile what cache and bundle lack.")
+]
+Level = Annotated[
+    LogLevel, typer.Option(case_sensitive=False, help="What is logged to standard error, as JSON lines.")
+]
+
+
 def _version(asked: bool) -> None:
     if asked:
         typer.echo(f"dlcb {importlib.metadata.version('dlcb')}")
@@ -79,16 +91,9 @@ def serve(
     workers: Annotated[
         int | None, typer.Option(help="How many worker processes, in place of the configuration's.")
     ] = None,
-    bundle: Annotated[
-        Path | None,
-        typer.Option(help="A file that `dlcb compile --bundle` wrote, to start from."),
-    ] = None,
-    no_compile: Annotated[
-        bool, typer.Option("--no-compile", help="Refuse to compile what cache and bundle lack.")
-    ] = False,
-    log_level: Annotated[
-        LogLevel, typer.Option(case_sensitive=False, help="What is logged to standard error, as JSON lines.")
-    ] = LogLevel.WARNING,
+    bundle: Bundle = None,
+    no_compile: NoCompile = False,
+    log_level: Level = LogLevel.WARNING,
 ) -> None:
     """Compile the registered models and serve them.
 
@@ -103,6 +108,30 @@ def serve(
     logs, serving = (importlib.import_module(f"dlcb.server.{name}") for name in ("logs", "serve"))
     logs.configure(log_level.value)
     raise typer.Exit(serving.run(settings, terminal, log_level.value))
+
+
+@app.command()
+def check(
+    names: model_commands.Names = None,
+    config: model_commands.Config = model_commands.QUICKSTART,
+    bundle: Bundle = None,
+    no_compile: NoCompile = False,
+    log_level: Level = LogLevel.WARNING,
+) -> None:
+    """Say whether all that the configuration registers would start, also versions with `load: false`.
+
+    Does what a start does (reads the files, compiles what the kernel cache lacks, loads and probes each model
+    in a worker), but opens no port. Its lines and exit codes are those of `serve`, and every model that fails
+    is named, not the first alone."""
+    server = {"compile": False if no_compile else None}
+    with model_commands.exit_codes():
+        settings = read(config, _given(server), _given({"bundle": bundle}))
+        import_beside(settings.folder)
+        settings = model_commands.wanted(settings, names or [])
+    terminal = screen.Terminal([model.name for model in settings.models if model.load], "checking")
+    logs, checking = (importlib.import_module(f"dlcb.server.{name}") for name in ("logs", "checking"))
+    logs.configure(log_level.value)
+    raise typer.Exit(checking.check(settings, terminal, log_level.value))
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,7 +188,7 @@ def clear(folder: Folder = None) -> None:
 def verify(folder: Folder = None) -> None:
     """Read everything and compare checksums; exit code 1 when something is damaged (it will be a miss)."""
     with _opened(folder) as store:
-        report = check(store)
+        report = check_entries(store)
     typer.echo(f"{report.whole} entries are whole")
     for finding in report.findings:
         typer.echo(str(finding))

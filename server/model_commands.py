@@ -231,6 +231,17 @@ def _models(settings: Settings, names: Sequence[str]) -> list[Model]:
     return [repository.versions(name)[0] for name in wanted]
 
 
+def wanted(settings: Settings, names: Sequence[str]) -> Settings:
+    """The settings that load every registered version of these names when they start, of all names where none
+    is given, and nothing else. NotFound for a name that is not registered."""
+    repository = Repository(settings)
+    chosen = {model.name for name in names for model in repository.versions(name)}
+    models = [
+        model.model_copy(update={"load": not names or model.name in chosen}) for model in settings.models
+    ]
+    return settings.model_copy(update={"models": tuple(models)})
+
+
 def _sources(settings: Settings, model: Model, ranks: Sequence[int]) -> list[ModelSource]:
     """The model's source; of a model of any rank, then the same at each of `ranks`, once."""
     source = model.source(settings.folder)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from dlcb.compiler import CompilerError
@@ -169,10 +169,12 @@ class Registry:
                 await self._unpin(place)
                 self._states[place] = (State.UNAVAILABLE, UNLOADED)
 
-    async def close(self) -> None:
-        """Let go of what is pinned in the cache; the workers have ended."""
+    async def close(self, keep: Collection[str] = ()) -> None:
+        """Let go of what is pinned in the cache, but for what the owners in `keep` hold; the workers have
+        ended."""
         for place in list(self._pinned):
-            await self._unpin(place)
+            if model_owner(*place) not in keep:
+                await self._unpin(place)
 
     async def plan(self, model: ServedModel, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
         """What a worker would do at these shapes (see `Supervisor.plan`)."""

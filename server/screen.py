@@ -20,9 +20,9 @@ WORKERS = "workers"
 
 class Terminal:
     """Standard output for lines that matter, standard error for the bars and for failures. `models` are the
-    names of those that are being started."""
+    names of those that are being started, or whatever is being done with them."""
 
-    def __init__(self, models: Sequence[str] = ()) -> None:
+    def __init__(self, models: Sequence[str] = (), doing: str = "starting") -> None:
         self._out = Console(highlight=False, soft_wrap=True)
         self._error = Console(stderr=True, highlight=False, soft_wrap=True)
         self._bars = Progress(
@@ -37,7 +37,7 @@ class Terminal:
             disable=not self._error.is_terminal,
         )
         self._tasks: dict[str, TaskID] = {}
-        self._out.print(f"starting {', '.join(models) or 'without a model'}", markup=False)
+        self._out.print(f"{doing} {', '.join(models) or 'without a model'}", markup=False)
         self._tasks[WORKERS] = self._bars.add_task(WORKERS, total=None, stage="loading PyTorch")
         for name in dict.fromkeys(models):
             self._tasks[name] = self._bars.add_task(name, total=None, stage="waiting")
@@ -57,6 +57,10 @@ class Terminal:
     def ready(self, url: str) -> None:
         self._bars.stop()
         self._out.print(f"ready at {url}", markup=False)
+
+    def passed(self, line: str) -> None:
+        self._bars.stop()
+        self._out.print(line, markup=False)
 
     def stopping(self, seconds: float) -> None:
         self._out.print(f"stopping: serves {seconds:g} s more; once again ends it at once", markup=False)

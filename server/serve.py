@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from typing import Protocol
 
 import uvicorn
@@ -99,7 +99,16 @@ class Front:
 
     async def bring_up(self, screen: Screen) -> None:
         """Start the workers, and compile and load every wanted model. StoppedError when one of them fails."""
-        wanted = [entry for entry in self.settings.models if entry.load]
+        try:
+            await asyncio.gather(*self.loads(screen))
+        except ServerError as error:
+            raise self.stopped(error) from error
+        self.started = True
+        self.supervisor.settle()
+
+    def loads(self, screen: Screen) -> list[Awaitable[None]]:
+        """What starts the workers, and what compiles, loads and probes each wanted model. Each ends in a
+        ServerError where it fails."""
 
         async def load(entry: Model) -> None:
             try:
@@ -112,17 +121,14 @@ class Front:
         workers = asyncio.ensure_future(self.supervisor.start())
         self.supervisor.when_started = workers
         workers.add_done_callback(lambda _: screen.workers_started())
-        try:
-            await asyncio.gather(workers, *(load(entry) for entry in wanted))
-        except LoadFailed as error:
-            code = NO_COMPILER if isinstance(error.cause, ToolchainError) else FAILED
-            raise StoppedError(str(error), code) from error
-        except ConfigError as error:
-            raise StoppedError(str(error), BAD_CONFIG) from error
-        except ServerError as error:
-            raise StoppedError(str(error), FAILED) from error
-        self.started = True
-        self.supervisor.settle()
+        return [workers, *(load(entry) for entry in self.settings.models if entry.load)]
+
+    def stopped(self, error: ServerError) -> StoppedError:
+        """What ends a start that meets this error."""
+        if isinstance(error, ConfigError):
+            return StoppedError(str(error), BAD_CONFIG)
+        lacks_compiler = isinstance(error, LoadFailed) and isinstance(error.cause, ToolchainError)
+        return StoppedError(str(error), NO_COMPILER if lacks_compiler else FAILED)
 
     async def keep_counting(self) -> None:
         """Fetch what only others know, at intervals, so that a scrape never waits for a worker or a disk."""
@@ -170,32 +176,11 @@ def run(settings: Settings, screen: Screen, log_level: str = "INFO") -> int:
 async def _serve(settings: Settings, store: LayeredStore, screen: Screen, log_level: str) -> int:
     listener = _listen(settings)
     front = Front(settings, store, log_level)
-    server = DoorServer(
-        uvicorn.Config(
-            front.application,
-            interface="asgi3",
-            http=TensorProtocol.for_routes(front.application.tensors),
-            proxy_headers=False,
-            lifespan="off",
-            access_log=False,
-            log_config=None,
-            server_header=False,
-            date_header=False,
-            timeout_keep_alive=KEEP_ALIVE,
-            timeout_graceful_shutdown=max(1, round(settings.server.drain_seconds)),
-            ssl_certfile=settings.server.tls_certificate,
-            ssl_keyfile=settings.server.tls_key,
-            ws="none",
-        )
-    )
-    httptools_impl.HIGH_WATER_LIMIT = (
-        READ_AHEAD  # large bodies come in a few pieces: a third less time for them
-    )
     try:
-        server.config.load()
-    except OSError as error:  # as an error of TLS is: certificate and key are not what they should be
+        server = DoorServer(door_config(front))
+    except StoppedError:
         listener.close()
-        raise StoppedError(f"cannot serve https with the configured files: {error}", BAD_CONFIG) from error
+        raise
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     _on_signals(loop, front, stop)
@@ -224,6 +209,35 @@ async def _serve(settings: Settings, store: LayeredStore, screen: Screen, log_le
         await asyncio.gather(door, return_exceptions=True)
         await front.supervisor.close()
         await front.registry.close()
+
+
+def door_config(front: Front) -> uvicorn.Config:
+    """How HTTP comes in, with its files read. StoppedError where those of TLS are not what they should be."""
+    server = front.settings.server
+    config = uvicorn.Config(
+        front.application,
+        interface="asgi3",
+        http=TensorProtocol.for_routes(front.application.tensors),
+        proxy_headers=False,
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=max(1, round(server.drain_seconds)),
+        ssl_certfile=server.tls_certificate,
+        ssl_keyfile=server.tls_key,
+        ws="none",
+    )
+    httptools_impl.HIGH_WATER_LIMIT = (
+        READ_AHEAD  # large bodies come in a few pieces: a third less time for them
+    )
+    try:
+        config.load()
+    except OSError as error:  # as an error of TLS is: certificate and key are not what they should be
+        raise StoppedError(f"cannot serve https with the configured files: {error}", BAD_CONFIG) from error
+    return config
 
 
 def _on_signals(loop: asyncio.AbstractEventLoop, front: Front, stop: asyncio.Event) -> None:
