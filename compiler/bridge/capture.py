@@ -22,6 +22,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
+from dlcb.compiler.bridge.chance import same_numbers
 from dlcb.compiler.bridge.fake_calls import DataDecide
 from dlcb.compiler.bridge.functional import functional
 from dlcb.compiler.bridge.indexing import ExplicitSlices, Rebound
@@ -45,14 +46,14 @@ class ChangesItself(CaptureError):
 
 
 def load_module(source: ModelSource) -> nn.Module:
-    """The factory's module, in eval mode and without gradients. Raises CaptureError when there is no such
-    factory or it fails."""
+    """The factory's module, in eval mode and without gradients; what it draws it draws in every process.
+    Raises CaptureError when there is no such factory or it fails."""
     if source.factory is None:
         raise CaptureError(f"model '{source.name}' has no factory", stage="capture")
     module_name, _, function_name = source.factory.partition(":")
     with contextlib.suppress(CaptureError):  # where there is no such module importing it says so
         load_from_text(source.factory)
-    with user_code(f"factory '{source.factory}'"):
+    with user_code(f"factory '{source.factory}'"), same_numbers():
         defining = importlib.import_module(module_name)
         factory = getattr(defining, function_name, None)
         if factory is None:

@@ -1,13 +1,16 @@
 """Random numbers that a program draws, at each call anew. PyTorch draws them, in the program and beside it;
 so that the two can be compared, the numbers of one run are given to another, whatever types they are drawn
-in."""
+in. What a factory draws, its weights mostly, is the same in every process."""
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
+import numpy
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -15,6 +18,29 @@ _SWITCHES = ("train", "training", "dropout", "dropout_p")  # arguments without w
 _CHOICES = ("native_dropout",)  # which is drawn is the second result, the first follows from it
 # whose numbers are no results
 _WITHIN = ("_cudnn", "_flash", "_efficient", "_scaled_dot", "_fused", "_fill_mem", "_lstm", "miopen")
+_SEED = 0  # of what a factory draws
+
+
+@contextmanager
+def same_numbers() -> Iterator[None]:
+    """Within, the generators of Python, NumPy and PyTorch give the same in every process, so that a factory
+    that does not seed its weights gives what was compiled; afterwards they go on as if nothing had been
+    drawn, or seeded, within, so that no process repeats what another draws."""
+    python, arrays, cpu = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+    on_gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    random.seed(_SEED)
+    numpy.random.seed(_SEED)
+    torch.manual_seed(_SEED)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        numpy.random.set_state(arrays)
+        torch.set_rng_state(cpu)
+        if on_gpu is not None:
+            torch.cuda.set_rng_state_all(on_gpu)
+        else:  # what was seeded within would hold once the GPU is used
+            torch.cuda.manual_seed_all(torch.initial_seed())
 
 
 def draws(operator: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:

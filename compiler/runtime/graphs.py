@@ -90,6 +90,12 @@ class Recorder:
     def promote(self, executor: Executor) -> bool:
         """Record the hottest plan that deserves it, or measure what would be faster for one that is recorded;
         False when there is neither. Call it when nothing waits to run."""
+        promoted = self._promote(executor)
+        if self.bytes > self._limit_bytes:
+            self.drop()
+        return promoted
+
+    def _promote(self, executor: Executor) -> bool:
         plan = executor.hottest(self._least_runs, self._least_launches)
         if plan is None:
             return self._improve(executor)
@@ -98,7 +104,7 @@ class Recorder:
         worth_copying = max(_COPIED_ANYWAY, plan.launches * _COPIED_A_LAUNCH)
         if copied > min(self._copied_bytes, worth_copying):
             plan.recordable = False
-            return self.promote(executor)
+            return self._promote(executor)
         effort = Effort()
         try:
             self._record(executor, plan, effort)
@@ -111,8 +117,6 @@ class Recorder:
         self._recorded.add(plan)
         if effort.postponed:
             self._unmeasured[plan] = executor
-        if self.bytes > self._limit_bytes:
-            self.drop()
         return True
 
     def _improve(self, executor: Executor) -> bool:
@@ -146,18 +150,20 @@ class Recorder:
         """Let a graph stand for the plan; for one that is recorded if all was measured and something
         gained."""
         before = torch.cuda.memory_reserved(self._device)
-        inputs = self._inputs(executor, plan, self._device)
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.no_grad(), torch.cuda.stream(self._stream):
-            twin = executor.twin(plan, self._memory, effort)  # launches belong to a stream
-            for _ in range(_WARM_RUNS):
-                twin.start(inputs)
-                twin.show()
-            self._stream.synchronize()
-            twin.disregard()  # inputs of zeros may be bad indices
-            if plan.recorded is None or (effort.gained and not effort.postponed):
-                plan.give_way(self._capture(twin, inputs))
-        self.bytes += max(0, torch.cuda.memory_reserved(self._device) - before)
+        try:
+            inputs = self._inputs(executor, plan, self._device)
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
+            with torch.no_grad(), torch.cuda.stream(self._stream):
+                twin = executor.twin(plan, self._memory, effort)  # launches belong to a stream
+                for _ in range(_WARM_RUNS):
+                    twin.start(inputs)
+                    twin.show()
+                self._stream.synchronize()
+                twin.disregard()  # inputs of zeros may be bad indices
+                if plan.recorded is None or (effort.gained and not effort.postponed):
+                    plan.give_way(self._capture(twin, inputs))
+        finally:  # what has failed may have grown the pool as well
+            self.bytes += max(0, torch.cuda.memory_reserved(self._device) - before)
 
     def _inputs(self, executor: Executor, plan: Plan, device: torch.device | str) -> list[torch.Tensor]:
         shapes = executor.input_shapes(plan.concrete)

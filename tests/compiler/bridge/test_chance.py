@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from dlcb.compiler import CompileOptions, InputDeclaration, ModelSource, compile_model, load_model
 from dlcb.compiler import artifact as artifacts
+from dlcb.compiler.bridge.capture import load_module
 from dlcb.compiler.bridge.chance import Recording, Repeating, draws
 from dlcb.compiler.check import Answers, check, prepared
 from dlcb.compiler.ir import text
@@ -248,6 +249,38 @@ def test_a_model_that_seeds_does_not_make_others_repeat(tmp_path: Path) -> None:
         drawn.append(drawing.call(x)[0])
     assert not torch.equal(*drawn)
     torch.testing.assert_close(seeding.call(x), seeding.call(x))
+
+
+def drawing_factory(seed: int | None = None) -> nn.Module:
+    """A module of random weights, of each generator some, after it has seeded them if it is told to."""
+    if seed is not None:
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+    module = nn.Linear(3, 2)
+    module.bias.data += random.random() + np.random.rand()
+    return module
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_a_factory_draws_the_same_everywhere_and_nobody_notices(seed: int | None) -> None:
+    source = ModelSource("drawing", "1", f"{__name__}:drawing_factory", {"seed": seed})
+
+    def drawn() -> tuple[float, float, float]:
+        return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+    modules, numbers = [], []
+    for _ in range(2):
+        modules.append(load_module(source))
+        numbers.append(drawn())
+    assert torch.equal(modules[0].weight, modules[1].weight)
+    assert torch.equal(modules[0].bias, modules[1].bias)
+    assert not set(numbers[0]) & set(numbers[1])
+    torch.manual_seed(7)
+    wanted = torch.rand(4)
+    torch.manual_seed(7)
+    load_module(source)
+    assert torch.equal(torch.rand(4), wanted) and torch.initial_seed() == 7
 
 
 @pytest.mark.parametrize(("factor", "agrees"), [(1.0, True), (1.01, False)])
