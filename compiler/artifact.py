@@ -24,7 +24,7 @@ from dlcb.compiler.source import ModelSource
 from dlcb.kernel_cache.key import Key
 from dlcb.kernel_cache.store import Store
 
-VERSION = 7  # of the JSON, and of the entry that finds it; an artifact of another version is compiled again
+VERSION = 8  # of the JSON, and of the entry that finds it; an artifact of another version is compiled again
 
 
 Shapes = tuple[tuple[int, ...], ...]  # of all inputs, in their order
@@ -49,7 +49,7 @@ class Artifact:
     as safetensors ("": there are none). `quarantined` says why outputs come from eager PyTorch, where they
     do. `confirmed`: shapes at which the programs are known to be the model, where that is not known of all
     (None: it is). `modules`: digests of the user's modules that it was made of, by their paths in the
-    factory's folder.
+    factory's folder, and of the registered files, by their keys in the configuration.
     """
 
     signature: Signature
@@ -167,8 +167,8 @@ def find(
 ) -> tuple[str, Artifact] | None:
     """Key and artifact of a source that was compiled before with equal options; None when it was not, when a
     module of the user's that it loaded has changed, or when anything it needs has left the store. Whether
-    kernels and constants are whole shows when they are loaded. With `code`, digests of the user's modules,
-    what was compiled of these is looked for, whatever the files hold now."""
+    kernels and constants are whole shows when they are loaded. With `code`, digests of the user's modules and
+    files, what was compiled of these is looked for, whatever they hold now."""
     entry = store.get(index_key(source, options, code).digest)
     if entry is None:
         return None

@@ -21,7 +21,8 @@ Progress = Callable[[str, float], None]  # stage name, share of the whole that i
 @dataclass(frozen=True)
 class Compilation:
     """What a compilation leaves: the artifact's key in the store, the model's signature and the report.
-    `modules`: digests of the user's modules that it was made of, by their paths in the factory's folder."""
+    `modules`: digests of the user's modules that it was made of, by their paths in the factory's folder, and
+    of the registered files, by their keys in the configuration."""
 
     artifact_key: str
     signature: Signature

@@ -59,6 +59,7 @@ from dlcb.compiler.ir import text
 from dlcb.compiler.kgen.deadline import Allowance
 from dlcb.compiler.kgen.regions import generate_all
 from dlcb.compiler.loading import load_model, options_for
+from dlcb.compiler.made_of import require_same_files
 from dlcb.compiler.options import CompileOptions
 from dlcb.compiler.parameters import load_parameters, place
 from dlcb.compiler.passes.pipeline import run_passes, schedule
@@ -109,6 +110,7 @@ def compile_source(
     """What `compile_model` does where the store has nothing; the same errors. Gives the artifact and its key,
     by which the source finds it from now on. One thread of a process compiles at a time, others wait."""
     clock = Clock(progress)
+    files = source.file_digests()
     with _COMPILING:
         if is_any_rank(source.inputs):
             with clock("capture"):
@@ -118,6 +120,7 @@ def compile_source(
         else:
             with _no_collections():
                 key, artifact = _compile(source, store, options, clock)
+        require_same_files(source, files)  # else part of it may be of one version, and part of another
         artifacts.enter(key, source, options, store)
     return key, artifact
 
@@ -280,7 +283,7 @@ def _put_eager(source: ModelSource, found: Untraced, store: Store, clock: Clock)
 
 def _put(artifact: Artifact, source: ModelSource, store: Store) -> tuple[str, Artifact]:
     """Put what a compilation has come to, which says now which of the user's modules it was made of."""
-    artifact = replace(artifact, modules=modules.imported(source.factory))
+    artifact = replace(artifact, modules=modules.imported(source.factory) | source.file_digests())
     return artifacts.put(artifact, source, store), artifact
 
 

@@ -217,7 +217,7 @@ def rewritten(factory: str | None, digests: Mapping[str, str]) -> list[str]:
 
 def rewritten_in(folder: Path, digests: Mapping[str, str]) -> list[str]:
     """The same, where the factory's folder is known: nothing is looked for."""
-    return sorted(path for path, digest in digests.items() if _digest_now(folder / path) != digest)
+    return sorted(path for path, digest in digests.items() if digest_now(folder / path) != digest)
 
 
 def differing(factory: str | None, digests: Mapping[str, str]) -> list[str]:
@@ -229,7 +229,7 @@ def differing(factory: str | None, digests: Mapping[str, str]) -> list[str]:
     return sorted(
         path
         for path, digest in digests.items()
-        if (_when_loaded.get(str(folder / path)) or _digest_now(folder / path)) != digest
+        if (_when_loaded.get(str(folder / path)) or digest_now(folder / path)) != digest
     )
 
 
@@ -256,7 +256,8 @@ def said_of(path: str, factory: str | None) -> str:
     )
 
 
-def _digest_now(path: Path) -> str:
+def digest_now(path: str | Path) -> str:
+    """The file's digest, "" where it cannot be read."""
     try:
         return file_digest(str(path))
     except CaptureError:
@@ -287,16 +288,18 @@ def folder_of(factory: str) -> Path:
 
 
 def file_digest(path: str) -> str:
-    """The sha256 of a file's content, computed once for each state of the file that a process meets.
+    """The sha256 of a file's content, computed once for each state of the file that a process meets: another
+    that takes its place may be of the same size and, where times are copied, of the same time.
     CaptureError when it cannot be read."""
     try:
         status = Path(path).stat()
-        return _digest_of_state(path, status.st_mtime_ns, status.st_size)
+        state = (status.st_ino, status.st_ctime_ns, status.st_mtime_ns, status.st_size)
+        return _digest_of_state(path, state)
     except OSError as error:
         raise CaptureError(f"'{path}' cannot be read: {error.strerror}", stage="source") from error
 
 
 @lru_cache(maxsize=4096)
-def _digest_of_state(path: str, modified_ns: int, size: int) -> str:
+def _digest_of_state(path: str, state: tuple[int, ...]) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

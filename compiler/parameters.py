@@ -11,6 +11,7 @@ import torch
 from dlcb.compiler.artifact import Artifact, Reference
 from dlcb.compiler.errors import ArtifactError
 from dlcb.compiler.host.program import Program
+from dlcb.compiler.made_of import require_same_files
 from dlcb.compiler.runtime.weights import WeightFile, mapped, match, pack, unpack
 from dlcb.compiler.source import ModelSource
 from dlcb.kernel_cache.store import Store
@@ -36,10 +37,12 @@ def place(
 
 
 def load_parameters(artifact: Artifact, source: ModelSource, store: Store) -> dict[str, torch.Tensor]:
-    """Every parameter by name, files mapped. ArtifactError when a file changed or the constants are gone."""
+    """Every parameter by name, files mapped. ChangedCode when a file has changed, ArtifactError when the
+    constants are gone."""
     parameters: dict[str, torch.Tensor] = {}
     references = artifact.references or {}
     if references:
+        require_same_files(source, artifact.modules, {reference.file for reference in references.values()})
         paths = _digests(source)
         files: dict[str, WeightFile] = {}
         for name, reference in references.items():
@@ -75,6 +78,5 @@ def _parameter_names(program: Program) -> list[str]:
 
 
 def _digests(source: ModelSource) -> dict[str, str]:
-    """The registered weight files by sha256; the source's identity has computed them already."""
-    digests = source.identity()["weights"].split(",") if source.weights else []
-    return dict(zip(digests, source.weights, strict=True))
+    """The registered weight files by sha256."""
+    return dict(zip(replace(source, program=None).file_digests().values(), source.weights, strict=True))

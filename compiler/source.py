@@ -9,6 +9,7 @@ import importlib.metadata
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from dlcb.compiler.errors import ArtifactError
@@ -49,19 +50,31 @@ class ModelSource:
     dims: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
     jit: str = "eager"
 
-    def identity(self, code: Mapping[str, str] | None = None) -> Key:
+    @property
+    def files(self) -> dict[str, str]:
+        """Paths of what is read beside code, by their keys in the configuration."""
+        program = {"program": self.program} if self.program else {}
+        return program | {f"weights[{number}]": path for number, path in enumerate(self.weights)}
+
+    def file_digests(self, made_of: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+        """Their digests: those of `made_of`, else as they are now. CaptureError when one cannot be read."""
+        return {key: made_of.get(key) or file_digest(path) for key, path in self.files.items()}
+
+    def identity(self, made_of: Mapping[str, str] | None = None) -> Key:
         """The key of everything that can change what is compiled. Paths, name and version are not in it; the
         text of the factory's module, file digests, the configuration and the library versions are. With
-        `code`, digests of the user's modules, the factory's text is that and not what its file holds now."""
+        `made_of`, digests of the user's modules and files, these are meant and not what is there now."""
+        known = made_of or {}
+        files = self.file_digests(known)
         configuration = self.to_json()
         for field_name in ("name", "version", "program", "weights"):
             del configuration[field_name]
         return Key(
             {
                 "configuration": json.dumps(configuration, sort_keys=True),
-                "factory": self._digest_of_factory(code or {}) if self.factory else "",
-                "program": file_digest(self.program) if self.program else "",
-                "weights": ",".join(file_digest(path) for path in self.weights),
+                "factory": self._digest_of_factory(known) if self.factory else "",
+                "program": files.get("program", ""),
+                "weights": ",".join(digest for key, digest in files.items() if key != "program"),
                 **{
                     f"version of {package}": _version(package)
                     for package in ("torch", "transformers", "dlcb")

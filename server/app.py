@@ -146,7 +146,7 @@ def web_application(  # noqa: PLR0915 - a list of routes, one short function eac
 
     @web.post("/v2/repository/index", tags=["repository"])
     async def index(request: Request) -> Response:
-        return reply(endpoints.index(await body(request)))
+        return reply(await endpoints.index(await body(request)))
 
     @web.post("/v2/repository/models/{name}/load", tags=["repository"], dependencies=[Depends(admin)])
     async def load(name: Name, request: Request) -> Response:

@@ -23,6 +23,7 @@ from dlcb.compiler import (
     DeclarationError,
     ModelSource,
     ToolchainError,
+    made_of,
     modules,
 )
 from dlcb.kernel_cache import CacheError
@@ -80,13 +81,12 @@ class CompileProcess:
 
         try:
             source = ModelSource.from_json(message["source"])
-            if others := modules.rewritten(source.factory, message["code"]):
-                raise ChangedCode(modules.said_of(others[0], source.factory))
+            if said := made_of.rewritten(source, message["code"]):
+                raise ChangedCode(said)
             if modules.changed(source.factory):
                 return {"number": number, "stale": True}
             compilation = self._compile_backend(source, self._store, self._options, progress)
-            if others := modules.disagreement(message["code"], compilation.modules):
-                raise ChangedCode(modules.said_of(others[0], source.factory))
+            made_of.require_agreement(source, message["code"], compilation.modules)
             self._pin(source, compilation.artifact_key)
         except ToolchainError as error:
             return {"number": number, "error": str(error)[:MESSAGE_KEPT], "kind": "toolchain"}

@@ -4,6 +4,7 @@ endpoint turns words into a call of the registry and its answer into words; tens
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import importlib.metadata
 import math
@@ -115,10 +116,11 @@ class Endpoints:
             models = [m for m in self.registry.served() if m.name == name and version in (None, m.version)]
         return {"model_stats": [model.statistics.to_json(model.name, model.version) for model in models]}
 
-    def index(self, body: Any) -> list[dict[str, str]]:
+    async def index(self, body: Any) -> list[dict[str, str]]:
         ready = _object(body).get("ready", False)
         if type(ready) is not bool:
             raise BadRequest("'ready' must be a boolean")
+        await self.registry.look_for_changes()
         return self.registry.index(ready)
 
     async def load(self, name: str, body: Any) -> None:
@@ -144,7 +146,7 @@ class Endpoints:
         PyTorch runs the model where it does, and where the kernels came from; and what its worker has
         counted."""
         model = self.registry.get(name, version)
-        await self.registry.count()
+        await asyncio.gather(self.registry.count(), self.registry.look_for_changes())
         signature, report = model.signature, model.report
         places: dict[str, list[str]] = {}
         symbols: dict[str, Any] = {}
@@ -178,7 +180,7 @@ class Endpoints:
             "memory": {"limit": model.memory, "bytes": signature.memory or None},
             "tier": report.get("tier"),
             "quarantined": _quarantined(model),
-            "code_changed": model.changed_code() or None,
+            "code_changed": model.changed or None,
             "unproven": report.get("unproven") or None,
             "kernels": _kernels(model),
             "ranks": list(model.ranks) if report.get("tier") == "jit" else None,

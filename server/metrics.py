@@ -206,7 +206,8 @@ class Metrics(Collector):
         )
         self.code_changed = gauge(
             "dlcb_model_code_changed",
-            "1 for a version whose Python modules are others by now than those that serve, until a load.",
+            "1 for a version whose Python modules, weights or program are others by now than those that"
+            " serve, until a load.",
             "model", "version",
         )  # fmt: skip
         self.ready = gauge("dlcb_ready", "1 while the server is ready.")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dlcb.compiler import Dim, ModelSource, Signature
-from dlcb.compiler.modules import rewritten_in, said_of
+from dlcb.compiler.made_of import rewritten
 from dlcb.compiler.signature import compile_expression, wrong_names
 from dlcb.server.access import TokenBucket
 from dlcb.server.batch import group_of, rows_of
@@ -77,9 +77,9 @@ class ServedModel:
     reason: str = ""
     signature: Signature = field(default_factory=lambda: Signature((), ()))
     artifact_key: str = ""
-    # digests of the user's modules that it was compiled from, by their paths in the folder of its factory
-    code: Mapping[str, str] = field(default_factory=dict)
-    folder: str = ""
+    code: Mapping[str, str] = field(default_factory=dict)  # digests of what of the user's it was made of
+    folder: str = ""  # of its factory
+    changed: str = ""  # which of that is another by now than what serves, as somebody saw last
     report: Mapping[str, Any] = field(default_factory=dict)
     padding: Padding | None = None
     unpadded: str = ""  # why the declared mask, or a padding that was proven, is not used
@@ -132,11 +132,10 @@ class ServedModel:
         self.largest = self._largest()
         self.admitted.clear()
 
-    def changed_code(self) -> str:
-        """Which of the user's modules is another by now than the one that serves, and what to do; "" where
-        none is."""
-        others = rewritten_in(Path(self.folder), self.code)
-        return said_of(others[0], self.source.factory) if others else ""
+    def find_change(self) -> str:
+        """Which of the user's modules and files is another by now than the one that serves, and what to do;
+        "" where none is. It reads what was written since it was asked before."""
+        return rewritten(self.source, self.code, Path(self.folder))
 
     @property
     def stacks(self) -> bool:

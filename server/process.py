@@ -58,7 +58,7 @@ class Compiled:
     signature: Signature
     report: dict[str, Any]
     seconds: float
-    code: Mapping[str, str]  # digests of the user's modules that it was made of, by paths in `folder`
+    code: Mapping[str, str]  # digests of what of the user's it was made of; see `dlcb.compiler.made_of`
     folder: str  # the factory's; empty without one
 
 
@@ -178,7 +178,7 @@ class CompileService:
         code: Mapping[str, str] = MappingProxyType({}),
     ) -> Compiled:
         """CompilerError when the source does not compile (ToolchainError when no compiler was found,
-        ChangedCode when it is made of other modules than `code`)."""
+        ChangedCode when it is made of other modules, or files, than `code`)."""
         if self._channel is None:
             self._start()
         self._next += 1

@@ -96,10 +96,18 @@ class Registry:
             return State.UNAVAILABLE, NO_WORKER
         return state, reason
 
-    def changed_code(self, name: str, version: str) -> str:
-        """What `ServedModel.changed_code` says of a version; "" where it does not serve."""
+    async def look_for_changes(self) -> None:
+        """See which models are of code or files that are others by now: weights of gigabytes may have to be
+        read for that, beside the event loop."""
+        served = self.served()
+        found = await asyncio.to_thread(lambda: [model.find_change() for model in served])
+        for model, said in zip(served, found, strict=True):
+            model.changed = said
+
+    def changed(self, name: str, version: str) -> str:
+        """What was seen last of a version's code and files; "" where it does not serve."""
         model = self._served.get(name, {}).get(version)
-        return "" if model is None else model.changed_code()
+        return "" if model is None else model.changed
 
     def all_ready(self) -> bool:
         """Whether every model takes requests that is meant to: by the configuration, or by a later load or
@@ -108,12 +116,12 @@ class Registry:
 
     def index(self, ready: bool = False) -> list[dict[str, str]]:
         """Name, version, state and reason of every registered version; with `ready` of those that serve,
-        whose reason says where their code has changed since."""
+        whose reason says where their code or files have changed since."""
         entries = []
         for entry in self.repository.all():
             state, reason = self.state(entry.name, entry.version)
             if state is State.READY:
-                reason = self.changed_code(entry.name, entry.version)
+                reason = self.changed(entry.name, entry.version)
             if not ready or state is State.READY:
                 entries.append(
                     {"name": entry.name, "version": entry.version, "state": state.value, "reason": reason}
@@ -238,7 +246,7 @@ class Registry:
     def _refresh_gauges(self) -> None:
         for place in self._states:
             self._metrics.model_ready.cell(*place).value = self.state(*place)[0] is State.READY
-            self._metrics.code_changed.cell(*place).value = bool(self.changed_code(*place))
+            self._metrics.code_changed.cell(*place).value = bool(self.changed(*place))
 
     async def _retire(self, model: ServedModel) -> None:
         model.state = State.UNLOADING

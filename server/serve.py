@@ -135,6 +135,7 @@ class Front:
         loop, due = asyncio.get_running_loop(), 0.0
         while True:
             self.supervisor.request_counters()
+            await self.registry.look_for_changes()
             if loop.time() >= due:
                 began = loop.time()
                 await self._look_at_cache()

@@ -362,17 +362,24 @@ class Supervisor:
             await asyncio.gather(*(self._load_in(worker, handle) for handle in missing))
 
     async def _load_in(self, worker: WorkerProcess, handle: int) -> float:
-        """Seconds that loading took. What is gone from the cache is compiled again, a few times."""
+        """Seconds that loading took. What is gone from the cache is compiled again, a few times. A model that
+        serves, and cannot be made again as it is, is refused by the worker, which serves all others."""
         for left in reversed(range(COMPILED_AGAIN + 1)):
             try:
                 return await self._load_once(worker, handle)
             except ArtifactGone:
                 if not left or handle not in self._models:
                     raise
-            await self._compile_again(self._models[handle])
+            model = self._models[handle]
+            try:
+                await self._compile_again(model)
+            except ChangedCode as error:
+                if model.state is State.LOADING:
+                    raise WorkerError(f"'{model.name}' does not compile again: {error}") from error
+                return await self._load_once(worker, handle, error.message)
         raise AssertionError("the last try returns or raises")
 
-    async def _load_once(self, worker: WorkerProcess, handle: int) -> float:
+    async def _load_once(self, worker: WorkerProcess, handle: int, refused: str = "") -> float:
         message = self._loads.get(handle)
         if message is None:  # unloaded meanwhile
             return 0.0
@@ -382,18 +389,20 @@ class Supervisor:
         if future is None:
             future = self._loading[worker, handle] = asyncio.get_running_loop().create_future()
             serves = self._models[handle].state is not State.LOADING
-            self._tell(worker, {**message, "gently": self._gently(), "serves": serves})
+            self._tell(worker, {**message, "gently": self._gently(), "serves": serves, "refused": refused})
         # else a worker that comes up is told of a model that is being loaded just now
         seconds = await asyncio.shield(future)
         worker.models.add(handle)
         return seconds
 
     async def _compile_again(self, model: ServedModel) -> None:
-        """Have a model's artifact made anew, for workers to come. WorkerError when that fails, or when it is
-        another model by now: that takes a load."""
+        """Have a model's artifact made anew, for workers to come. ChangedCode when it is of other code or
+        files by now: that takes a load. WorkerError when it fails otherwise."""
         log.warning("an artifact is gone: it is compiled again", extra={"fields": {"model": model.name}})
         try:
             compiled = await self.compiler.compile(model.source, "load", code=model.code)
+        except ChangedCode:
+            raise
         except CompilerError as error:
             raise WorkerError(f"'{model.name}' does not compile again: {error}") from error
         if compiled.signature != model.signature:
@@ -456,6 +465,8 @@ class Supervisor:
                 planning.set_result(event["plan"])
             elif "illegal" in event:
                 planning.set_exception(BadRequest(event["illegal"]))
+            elif "changed" in event:
+                planning.set_exception(NotReady(event["changed"]))
             else:
                 planning.set_exception(WorkerError(event["error"]))
         elif kind == "counters":

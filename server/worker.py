@@ -31,6 +31,7 @@ from dlcb.compiler import (
     ModelSource,
     RequestError,
     Signature,
+    made_of,
     modules,
 )
 from dlcb.kernel_cache import CacheError
@@ -74,6 +75,7 @@ class Worker:
         self._compiles = options["compile"]
         self._models: dict[int, Any] = {}
         self._changed: set[int] = set()  # models of other code than this process has, of which it was said
+        self._refused: dict[int, str] = {}  # models that this process cannot have as they serve, and why
         self._inputs = SlotMap()
         self._outputs = SlotPool()
         self._taken: dict[int, Slot] = {}
@@ -111,6 +113,8 @@ class Worker:
 
     def _answer(self, job: dict[str, Any]) -> tuple[dict[str, Any], list[Slot]]:
         """The reply to a job, and the slots the front has not seen yet."""
+        if refused := self._refused.get(job["model"]):
+            return _failed(job, "changed", refused), []
         try:
             model = self._models[job["model"]]
             if "body" in job:
@@ -268,9 +272,38 @@ class Worker:
             if old:
                 self._tell({"event": "failed", "handle": handle, "error": old, "why": "old code"})
                 return
-            another = self._another_code(handle, source, message["code"])
-            if another and not message["serves"]:
-                raise ChangedCode(another)
+            unpadded = self._serve_or_refuse(handle, source, message)
+        except CompilerError as error:
+            failed = {"event": "failed", "handle": handle, "error": str(error)[:MESSAGE_KEPT]}
+            self._tell({**failed, "why": "gone" if isinstance(error, ArtifactError) else ""})
+        except OF_USERS_CODE as error:
+            log.error(
+                "a model did not load", exc_info=True, extra={"fields": {"model": message["source"]["name"]}}
+            )
+            text = "".join(traceback.format_exception_only(error)).strip()
+            self._tell({"event": "failed", "handle": handle, "error": text[:MESSAGE_KEPT], "why": ""})
+        else:
+            self._tell(
+                {
+                    "event": "loaded",
+                    "handle": handle,
+                    "seconds": time.perf_counter() - start,
+                    "unpadded": unpadded,
+                    "available": self._available(),
+                }
+            )
+
+    def _serve_or_refuse(self, handle: int, source: ModelSource, message: dict[str, Any]) -> str:
+        """Load a model and try it, so that it takes jobs; why requests are better not padded, "" where they
+        may be. One that serves elsewhere, and is of files that are others by now, is refused here, job by
+        job, as all others can be served."""
+        if message["refused"]:
+            self._refused[handle] = message["refused"]
+            return ""
+        another = self._another_code(handle, source, message["code"])
+        if another and not message["serves"]:
+            raise ChangedCode(another)
+        try:
             model = self._load_backend(
                 source,
                 message["artifact"],
@@ -282,32 +315,19 @@ class Worker:
             if not another:  # what it serves was tried when there was its code to compare with
                 probe(model, source, message["probes"])
                 unpadded = self._check_padding(model, source, message["padding"])
-        except CompilerError as error:
-            failed = {"event": "failed", "handle": handle, "error": str(error)[:MESSAGE_KEPT]}
-            self._tell({**failed, "why": "gone" if isinstance(error, ArtifactError) else ""})
-        except OF_USERS_CODE as error:
-            log.error(
-                "a model did not load", exc_info=True, extra={"fields": {"model": message["source"]["name"]}}
-            )
-            text = "".join(traceback.format_exception_only(error)).strip()
-            self._tell({"event": "failed", "handle": handle, "error": text[:MESSAGE_KEPT], "why": ""})
-        else:
-            self._models[handle] = model
-            self._tell(
-                {
-                    "event": "loaded",
-                    "handle": handle,
-                    "seconds": time.perf_counter() - start,
-                    "unpadded": unpadded,
-                    "available": self._available(),
-                }
-            )
+        except ChangedCode as error:
+            if not message["serves"]:
+                raise
+            self._refused[handle] = error.message
+            return ""
+        self._models[handle] = model
+        return unpadded
 
     def _another_code(self, handle: int, source: ModelSource, compiled: Mapping[str, str]) -> str:
-        """What to say where PyTorch would run other code than what was compiled; else "". The kernels need
-        none."""
+        """What to say where PyTorch would run other code than what was compiled, or read other files; else
+        "". The kernels need none."""
         try:
-            modules.require_same(source.factory, compiled)
+            made_of.require_same(source, compiled)
         except ChangedCode as error:
             self._warn_of_change(handle, source.name, error.message)
             return error.message
@@ -318,7 +338,7 @@ class Worker:
         if handle not in self._changed:
             self._changed.add(handle)
             log.warning(
-                "code has changed: kernels serve on, what PyTorch would have to run is refused",
+                "code or files have changed: what was compiled serves on, what needs them is refused",
                 extra={"fields": {"model": name, "reason": why}},
             )
 
@@ -338,6 +358,7 @@ class Worker:
     def _unload(self, message: dict[str, Any]) -> None:
         self._models.pop(message["handle"], None)
         self._changed.discard(message["handle"])
+        self._refused.pop(message["handle"], None)
 
     def _request_compile(self, handle: int, source: ModelSource) -> Future[str]:
         """Have the compile process build a rank-specialised source; the future gives its artifact's key."""
@@ -371,8 +392,12 @@ class Worker:
     def _plan_model(self, message: dict[str, Any]) -> None:
         reply: dict[str, Any] = {"event": "planned", "ticket": message["ticket"]}
         try:
+            if refused := self._refused.get(message["handle"]):
+                raise ChangedCode(refused)
             with self._running:
                 summary = self._models[message["handle"]].plan(message["shapes"])
+        except ChangedCode as error:
+            reply["changed"] = error.message
         except RequestError as error:
             reply["illegal"] = error.message
         except Exception as error:  # the compiler's or the model's fault, and no end of the worker

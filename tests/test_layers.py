@@ -16,6 +16,7 @@ COMPILER = (
     ("errors", "imports"),
     ("modules",),
     ("dtype", "options", "report", "source"),
+    ("made_of",),
     ("expr",),
     ("signature",),
     ("solver",),
@@ -44,6 +45,7 @@ FREE_OF_TORCH = (
     "signature",
     "report",
     "source",
+    "made_of",
     "expr",
     "solver",
     "shapes",
@@ -61,6 +63,7 @@ FREE_OF_TORCH = (
 PUBLIC = (
     "compiler",
     "compiler.errors",
+    "compiler.made_of",
     "compiler.modules",
     "compiler.signature",
     "compiler.source",

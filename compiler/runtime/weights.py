@@ -10,6 +10,7 @@ import struct
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 
 import safetensors.torch
 import torch
@@ -46,7 +47,7 @@ class WeightFile:
             else:
                 self._tensors = dict(_named("", _load(self.path)))
                 self.names = tuple(self._tensors)
-        except (OSError, SafetensorError, RuntimeError, ValueError) as error:
+        except (OSError, EOFError, SafetensorError, RuntimeError, ValueError, UnpicklingError) as error:
             raise ArtifactError(f"weights '{self.path}' cannot be read: {error}", stage="load") from error
 
     def __getitem__(self, name: str) -> torch.Tensor:

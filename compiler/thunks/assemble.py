@@ -3,17 +3,17 @@ out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from functools import partial
 
 import torch
 
 from dlcb.compiler import artifact as artifacts
-from dlcb.compiler import modules
 from dlcb.compiler.artifact import Artifact
 from dlcb.compiler.bridge.capture import load_eager
 from dlcb.compiler.bridge.ranks import is_any_rank
-from dlcb.compiler.errors import ArtifactError, CaptureError, ChangedCode
+from dlcb.compiler.errors import ArtifactError, CaptureError
+from dlcb.compiler.made_of import require_agreement, require_same, require_same_code, require_same_files
 from dlcb.compiler.options import CompileOptions, Target
 from dlcb.compiler.parameters import load_parameters
 from dlcb.compiler.report import Report
@@ -51,7 +51,8 @@ def load_model(
 
     `request_compile` is asked for an artifact when a model of unknown rank meets a new one; without it such a
     model runs what the store already holds, and eagerly otherwise. PyTorch runs the code that was compiled or
-    none: ChangedCode from a call that needs it where that has changed. `options` find what was compiled for a
+    none, with the weights that it was compiled with: ChangedCode from a call that needs what has changed, and
+    at once where parameters lie in it. `options` find what was compiled for a
     rank before. `capacity` bounds the shape cache, `wait_seconds` how long requests of a model with
     `jit: wait` wait for a new rank before PyTorch serves them. `parameters` are the artifact's, where they
     are loaded already. ArtifactError when the store lacks what the artifact names.
@@ -93,8 +94,10 @@ class _Parts:
         self.beside = self._eager(place.torch_device) if apart else self.eager
 
     def _eager(self, device: torch.device) -> EagerThunk:
-        check = partial(modules.require_same, self._source.factory, self._artifact.modules)
-        return EagerThunk(partial(_eager_module, self._source, check), self._names, device, check)
+        made_of = self._source, self._artifact.modules
+        return EagerThunk(
+            partial(_eager_module, *made_of), self._names, device, partial(require_same_code, *made_of)
+        )
 
     def of(
         self, compiled: Artifact, parameters: Tensors | None = None
@@ -108,14 +111,24 @@ class _Parts:
         taken = [given.name for given in compiled.program.inputs]
         if taken != self._names:
             raise ArtifactError(f"'{name}' has inputs {self._names}, its artifact {taken}", stage="load")
-        loaded = load_parameters(compiled, self._source, self._store) if parameters is None else parameters
-        programs = self._programs(compiled, loaded)
+        programs = self._programs(compiled, self._own(compiled) if parameters is None else parameters)
+        if parameters is None:  # while they were read somebody may have written to their files
+            files = {reference.file for reference in (compiled.references or {}).values()}
+            require_same_files(self._source, compiled.modules, files)
         unmasked = programs.pop() if compiled.unmasked is not None else None
         program = programs[0] if len(programs) == 1 else GraphsThunk(programs, self._capacity)
         if compiled.confirmed is None:
             return program, unmasked
         known = Confirmations(self._source, compiled, self.beside)
         return UnprovenThunk(program, known), unmasked and UnprovenThunk(unmasked, known)
+
+    def _own(self, compiled: Artifact) -> Tensors:
+        """The parameters, which nobody changes from now on: a registered file that is mapped would show what
+        is written to it, and end the process once it is shorter. (On a GPU they are copies anyway.)"""
+        loaded = load_parameters(compiled, self._source, self._store)
+        if self._place.torch_device.type == "cpu":
+            loaded |= {name: loaded[name].clone() for name in compiled.references or ()}
+        return loaded
 
     def _programs(self, compiled: Artifact, loaded: Tensors) -> list[ProgramThunk]:
         device = self._place.torch_device
@@ -128,10 +141,9 @@ class _Parts:
 
     def of_rank(self, key: str) -> Thunk:
         """What serves one rank of a model of unknown rank; the store keeps it from now on. ChangedCode where
-        it was made of other code than the model."""
+        it was made of other code, or of other files, than the model."""
         compiled = artifacts.load(key, self._store)
-        if others := modules.disagreement(self._artifact.modules, compiled.modules):
-            raise ChangedCode(modules.said_of(others[0], self._source.factory))
+        require_agreement(self._source, self._artifact.modules, compiled.modules)
         thunk, _ = self.of(compiled)
         self.reports[key] = compiled.report
         for needed in (key, *compiled.needs):
@@ -150,11 +162,10 @@ def _find_rank(
     return None if found is None else found[0]
 
 
-def _eager_module(source: ModelSource, check: Callable[[], None]) -> torch.nn.Module:
-    """The user's module. `check` is asked before the user's code is run, and of what was loaded by that."""
-    if source.program:
-        return load_eager(source)
-    check()
+def _eager_module(source: ModelSource, made_of: Mapping[str, str]) -> torch.nn.Module:
+    """The user's module. What it is made of is compared before the user's code is run, and after that, which
+    has loaded and read more."""
+    require_same(source, made_of)
     module = load_eager(source)
-    check()
+    require_same(source, made_of)
     return module

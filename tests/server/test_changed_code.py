@@ -25,12 +25,17 @@ import eager_model
 from eager_model import pin_model
 
 from dlcb.compiler import modules
+from dlcb.compiler.made_of import require_same_files
 from dlcb.kernel_cache.key import Key
 
 
 def word(source):
     modules.load_from_text(source.factory)  # as the compiler does, and in `compile_model` the rest
     return importlib.import_module(source.factory.partition(":")[0]).WORD
+
+
+def of_word(source):
+    return replace(source, factory=source.factory.replace("eager_model", "wordy"))
 
 
 def program(source):
@@ -43,9 +48,9 @@ def made_of(key):
 
 def compile_model(source, store, options=None, progress=None):
     said = word(source)
-    known = program(replace(source, arguments={**source.arguments, "said": said}))
+    known = program(replace(source, arguments={**source.arguments, "said": [said, source.file_digests()]}))
     found = eager_model.compile_model(known, store, options, progress)
-    code = modules.imported(source.factory)
+    code = modules.imported(source.factory) | source.file_digests()
     store.put(made_of(found.artifact_key), json.dumps(code).encode(), kind="artifact", label="modules")
     return replace(found, report=replace(found.report, batching=(said,)), modules=code)
 
@@ -54,7 +59,7 @@ class Eager(eager_model.Model):
     code = {}
 
     def run(self, inputs):
-        wordy = replace(self.source, factory=self.source.factory.replace("eager_model", "wordy"))
+        wordy = of_word(self.source)
         modules.require_same(wordy.factory, self.code)
         word(wordy)
         return super().run(inputs)
@@ -65,9 +70,11 @@ def load_model(source, key, store, *, device, request_compile):
         return request_compile(replace(specialised, factory=source.factory))
 
     model = eager_model.load_model(program(source), key, store, device=device, request_compile=request)
+    code = json.loads(store.get(made_of(key)))
     if source.arguments["eager"]:
         model.__class__ = Eager
-        model.code = json.loads(store.get(made_of(key)))
+        model.code = code
+    require_same_files(source, code)
     return model
 '''
 CONFIG = """
@@ -193,7 +200,7 @@ def test_a_worker_that_comes_later_runs_no_changed_code(launch: Start, code: Pat
             assert CHANGED in answers[0].json()["error"]
         assert CHANGED in client.get("/v1/models/identity/coverage").json()["code_changed"]
         assert 'dlcb_model_code_changed{model="identity",version="1"} 1.0' in client.get("/metrics").text
-        (line,) = [line for line in server.lines if "code has changed" in line]
+        (line,) = [line for line in server.lines if "code or files have changed" in line]
         assert CHANGED in line and "'spoken.py'" in line
         assert load(client).status_code == 200
         assert word(client) == "changed" and reason(client) == ""
@@ -219,6 +226,67 @@ def test_a_new_rank_is_not_compiled_of_changed_code(launch: Start, code: Path, c
             )
         )
         assert compiled not in client.get("/metrics").text
+
+
+WITH_WEIGHTS = """
+server: {port: 0, spares: 0, backend: wordy_backend, grace_seconds: 0, keys: {admin: [admin-key]}}
+models:
+  - name: identity
+    factory: wordy:identity
+    arguments: {eager: false}
+    weights: [weights.bin]
+    inputs: [{name: x, datatype: FP32, shape: [batch, width]}]
+    outputs: [y]
+  - name: other
+    factory: wordy:identity
+    arguments: {eager: false, said: other}
+    inputs: [{name: x, datatype: FP32, shape: [batch, width]}]
+    outputs: [y]
+"""
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+def test_a_worker_that_comes_later_mixes_no_weights_and_serves_the_other_models(
+    launch: Start, code: Path, tmp_path: Path, emptied: bool
+) -> None:
+    weights = tmp_path / "weights.bin"
+    weights.write_text("old")
+    server = launch(WITH_WEIGHTS)
+
+    def answers() -> list[int]:
+        paths = (f"/v2/models/{name}/infer" for name in ("identity", "other"))
+        return [client.post(path, content=body(5)).status_code for path in paths]
+
+    def kill_the_worker() -> None:
+        (first,) = workers(server)
+        os.kill(first, signal.SIGKILL)
+        until(lambda: workers(server) not in ([], [first]))
+
+    with server.client() as client:
+        assert answers() == [200, 200]
+        weights.write_text("new")
+        said = reason(client)
+        assert f"weights[0] '{weights}' has changed since the model was compiled" in said
+        assert client.get("/v1/models/identity/coverage").json()["code_changed"] == said
+        assert answers() == [200, 200]  # the worker holds the old ones
+        if emptied:
+            for entry in server.cache.rglob("*"):
+                if entry.is_file():
+                    entry.unlink()
+        kill_the_worker()
+        assert answers() == [503, 200]
+        refused = client.post("/v2/models/identity/infer", content=body(5)).json()["error"]
+        assert refused == said and "sha256" in said
+        plan = client.post("/v1/models/identity/plan", json={"shapes": {"x": [1, 2]}})
+        assert (plan.status_code, plan.json()["error"]) == (503, said)
+        weights.write_text("old")
+        kill_the_worker()
+        assert answers() == [200, 200] and reason(client) == ""
+        weights.write_text("new")
+        assert load(client).status_code == 200
+        assert answers() == [200, 200] and reason(client) == ""
+        weights.write_text("newer")
+        assert "has changed" in reason(client)
 
 
 MODEL = """

@@ -81,6 +81,7 @@ def load_of(source: ModelSource, key: str, gently: bool = False) -> dict[str, An
         "artifact": key,
         "code": {},
         "serves": False,
+        "refused": "",
         "probes": [],
         "padding": None,
         "gently": gently,

@@ -258,7 +258,7 @@ def test_parameters_in_registered_files_are_named_not_copied(store, tmp_path: Pa
     path = tmp_path / "weights.safetensors"
     save_file({"other": other, "encoder.table": handmade.table()["table"], "bias": torch.randn(3)}, path)
     source = dataclasses.replace(LOOKUP, weights=(str(path),))
-    model = lookup_model(store, source)
+    model = lookup_model(store, source, modules=source.file_digests())
     ids = numpy.array([[1, 9]])
     numpy.testing.assert_array_equal(
         model.run({"ids": ids}).outputs["out"], handmade.table()["table"].numpy()[ids]
@@ -266,9 +266,42 @@ def test_parameters_in_registered_files_are_named_not_copied(store, tmp_path: Pa
     key, artifact = artifacts.find(source, OPTIONS, store)
     assert artifact.references["table"].tensor == "encoder.table"
     assert artifact.constants == ""
-    save_file({"encoder.table": other}, path)  # somebody exchanges the file
-    with pytest.raises(ArtifactError, match="parameter 'table' of 'lookup' lies in a file with sha256"):
+    before = path.read_bytes()
+    with path.open("r+b") as file:  # somebody writes into the file
+        file.truncate(100)
+    numpy.testing.assert_array_equal(
+        model.run({"ids": ids}).outputs["out"], handmade.table()["table"].numpy()[ids]
+    )
+    save_file({"encoder.table": other}, path)  # or exchanges it
+    with pytest.raises(
+        ChangedCode, match=r"weights\[0\] '.*weights.safetensors' has changed since the model"
+    ):
         load_model(source, key, store)
+    path.unlink()
+    with pytest.raises(ChangedCode, match="No such file"):
+        load_model(source, key, store)
+    path.write_bytes(before)
+    load_model(source, key, store)
+
+
+@pytest.mark.parametrize("key", ["program", "weights"])
+def test_pytorch_reads_no_file_that_has_changed(store, tmp_path: Path, key: str) -> None:
+    path, other = tmp_path / "read.pt2", tmp_path / "other"
+    torch.save({}, path)
+    where = {"program": str(path), "factory": None} if key == "program" else {"weights": (str(path),)}
+    source = dataclasses.replace(LOOKUP, **where)
+    given = {"ids": numpy.array([[1, 9]])}
+    models = [
+        lookup_model(store, source, quarantined="it differs", modules=source.file_digests()) for _ in "ab"
+    ]
+    if key == "weights":
+        models[0].run(given)  # from now on it holds what it has read
+    other.write_bytes(b"new")
+    other.rename(path)
+    if key == "weights":
+        models[0].run(given)
+    with pytest.raises(ChangedCode, match=f"^{key}.* '{path}' has changed since the model was compiled"):
+        models[1].run(given)
 
 
 def test_torch_files_are_read_without_running_anything(tmp_path: Path) -> None:
@@ -280,8 +313,10 @@ def test_torch_files_are_read_without_running_anything(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="hold no tensor 'b'"):
         file["b"]
     (tmp_path / "torn.safetensors").write_bytes(b"torn")
-    with pytest.raises(ArtifactError, match="cannot be read"):
-        WeightFile(tmp_path / "torn.safetensors")
+    (tmp_path / "labels.txt").write_bytes(b"cat\ndog\n")
+    for name in ("torn.safetensors", "labels.txt"):
+        with pytest.raises(ArtifactError, match="cannot be read"):
+            WeightFile(tmp_path / name)
 
 
 def test_artifacts_come_back_equal(store) -> None:
