@@ -31,11 +31,12 @@ from dlcb.compiler.bridge.agreement import (
     without_tf32,
 )
 from dlcb.compiler.bridge.chance import Drawn, Recording, Repeating
+from dlcb.compiler.bridge.datatypes import misdeclared
 from dlcb.compiler.bridge.far_values import Tensors, far_deviations
 from dlcb.compiler.bridge.generalize import exported_sizes
 from dlcb.compiler.bridge.record import Trace
 from dlcb.compiler.disagreement import beyond_chance, in_words, write_reproduction
-from dlcb.compiler.errors import GuardError, IndexRangeError, RequestError
+from dlcb.compiler.errors import DeclarationError, GuardError, IndexRangeError, RequestError
 from dlcb.compiler.refused import Refusal, refusals, too_small
 from dlcb.compiler.signature import Signature
 from dlcb.compiler.source import ModelSource
@@ -218,6 +219,17 @@ class Answers:
             again = self._eager(inputs)
         return all(map(_are_alike, most.eager, again))
 
+    def misdeclared(self, trials: Trials) -> DeclarationError | None:
+        """What is wrong with the declared types, where that is why PyTorch refuses all sizes."""
+        if trials.out_of_range is not None:
+            return None
+        names = [declared.name for declared in self.source.inputs]
+        refused = (
+            dict(zip(names, self.inputs(each.sizes, each.seed, each.bare), strict=True))
+            for each in self.drawn
+        )
+        return misdeclared(self._reference.module, self.source.inputs, refused, trials.last_words)
+
     def always_refuses(self, sizes: Mapping[str, int]) -> bool:
         """Whether it does with whichever values were tried."""
         return all(self.refuses(sizes, seed) for seed in range(_SEEDS))
@@ -256,7 +268,8 @@ def check(
     examples: Sequence[Mapping[str, int]] = (),
 ) -> Verdict:
     """Compares the artifact under `key`, whose `parameters` are those in the store, with PyTorch's answers,
-    with those at `examples` where PyTorch refuses all that were drawn."""
+    with those at `examples` where PyTorch refuses all that were drawn. DeclarationError where it refuses
+    them for the declared types of the inputs."""
     source = answers.source
     try:
         model = load_model(source, key, store, device=answers.device, parameters=parameters)
@@ -270,6 +283,8 @@ def check(
     elif found := beyond_chance(trials.deviations):
         path = write_reproduction(source, artifact, found)
         reason = f"{in_words(found)}; reproduction in {path}"
+    elif not trials.accepted and (wrong := answers.misdeclared(trials)):
+        raise wrong
     elif not trials.accepted:
         said = [trials.last_words, *([_advice(trials.out_of_range)] if trials.out_of_range else [])]
         reason = f"PyTorch refuses every shape that was tried: {'; '.join(said)}"

@@ -56,7 +56,7 @@ class CaptureError(CompilerError):
 
 class DeclarationError(CaptureError):
     """A declaration that the user's code or file does not bear out; `key` is the one that says so, "factory",
-    "inputs" or "outputs"."""
+    "inputs", "outputs" or, of the first input, "inputs.0.datatype"."""
 
     def __init__(self, message: str, *, key: str, stage: str = "") -> None:
         super().__init__(message, stage=stage)

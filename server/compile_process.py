@@ -71,6 +71,7 @@ class CompileProcess:
     def serve(self) -> None:
         while True:
             _rank, _count, message = self._asked.get()
+            self._channel.send({"number": message["number"], "begins": True})
             self._channel.send(self._compile(message))
 
     def _compile(self, message: dict[str, Any]) -> dict[str, Any]:

@@ -204,6 +204,9 @@ class Metrics(Collector):
         self.model_ready = gauge(
             "dlcb_model_ready", "1 for a version that takes requests.", "model", "version"
         )
+        self.load_failures = counter(
+            "dlcb_model_load_failures_total", "Loads of a version that failed.", "model", "version"
+        )
         self.code_changed = gauge(
             "dlcb_model_code_changed",
             "1 for a version whose Python modules, weights or program are others by now than those that"

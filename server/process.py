@@ -165,6 +165,7 @@ class CompileService:
         self._closing = closing
         self._asked: dict[int, tuple[dict[str, Any], asyncio.Future[Compiled], Progress | None]] = {}
         self._tried: dict[int, int] = {}
+        self._begun: int | None = None  # what the process is at
         self._next = 0
         self._yielding = False
         self._channel: Channel | None = None
@@ -251,6 +252,9 @@ class CompileService:
         if "stale" in message:
             self._start_anew()
             return
+        if "begins" in message:
+            self._begun = message["number"]
+            return
         request, future, progress = self._asked[message["number"]]
         if "stage" in message:
             if progress is not None:
@@ -277,16 +281,18 @@ class CompileService:
         future.set_result(compiled)
 
     def _lost(self) -> None:
-        """The process died: what it was asked is asked once more, of a new one."""
+        """The process died: what it was asked is asked of a new one, what it was at once more at most."""
         code = self.process.wait() if self.process is not None else None
         self.close()
         if self._closing() or not self._asked:
             return
         log.error("the compile process died", extra={"fields": {"code": code}})
-        for number, (_message, future, _progress) in list(self._asked.items()):
+        at = [number for number in self._asked if self._begun in (None, number)]
+        self._begun = None
+        for number in at:
             self._tried[number] += 1
             if self._tried[number] > 1:
-                del self._asked[number]
+                _message, future, _progress = self._asked.pop(number)
                 if not future.done():
                     future.set_exception(
                         CompilerError(f"the compile process died twice, last with code {code}")

@@ -139,6 +139,7 @@ class Registry:
             try:
                 model = await self._bring_up(entry, progress)
             except (CompilerError, ServerError) as error:
+                self._metrics.load_failures.cell(entry.name, entry.version).add()
                 if progress is None:  # at the start the screen says it
                     log.error(
                         "a model did not load", extra={"fields": {"model": entry.name, "error": str(error)}}
@@ -156,6 +157,10 @@ class Registry:
             if old is not None:
                 await self._retire(old)
             return model
+
+    def leave_out(self, entry: Model) -> None:
+        """Go on without a version that did not load; a later load may bring it."""
+        self._wanted.discard((entry.name, entry.version))
 
     async def unload(self, name: str, version: str | None = None) -> None:
         """Stop serving a version (all of them when none is named): new requests are refused, accepted ones

@@ -54,6 +54,10 @@ class Terminal:
         for line in ready_lines(model):
             self._out.print(line, markup=False)
 
+    def left_out(self, model: str, line: str) -> None:
+        self._bars.update(self._tasks[model], visible=False)
+        self._out.print(f"{model:<12} left out: {' '.join(line.split())}", markup=False)
+
     def ready(self, url: str) -> None:
         self._bars.stop()
         self._out.print(f"ready at {url}", markup=False)

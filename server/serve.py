@@ -39,6 +39,7 @@ BACKLOG = 2048
 READ_AHEAD = 4 << 20  # bytes of a body that uvicorn takes before it waits for us
 COUNTERS_EVERY = 2.0  # seconds between looks at the workers' counters and the cache's statistics
 CACHE_PAUSE = 100  # times as long as a look at the cache takes, until the next: a large one takes a while
+START_STEP = 0.05  # seconds between looks at workers that come up
 KEEP_ALIVE = 75  # seconds an idle connection stays open
 
 log = logging.getLogger("dlcb.serve")
@@ -52,6 +53,8 @@ class Screen(Protocol):
     def workers_started(self) -> None: ...
 
     def loaded(self, model: ServedModel) -> None: ...
+
+    def left_out(self, model: str, line: str) -> None: ...
 
     def ready(self, url: str) -> None: ...
 
@@ -98,9 +101,13 @@ class Front:
         return self.accepting and self.started and bool(self.batcher.lanes) and self.registry.all_ready()
 
     async def bring_up(self, screen: Screen) -> None:
-        """Start the workers, and compile and load every wanted model. StoppedError when one of them fails."""
+        """Start the workers, and compile and load every wanted model. StoppedError when a worker fails, or a
+        model that the server is not to go on without; all of them are that."""
         try:
-            await asyncio.gather(*self.loads(screen))
+            if self.settings.server.exit_on_error:
+                await asyncio.gather(*self.loads(screen))
+            else:
+                await self._load_what_loads(screen)
         except ServerError as error:
             raise self.stopped(error) from error
         self.started = True
@@ -109,19 +116,45 @@ class Front:
     def loads(self, screen: Screen) -> list[Awaitable[None]]:
         """What starts the workers, and what compiles, loads and probes each wanted model. Each ends in a
         ServerError where it fails."""
-
-        async def load(entry: Model) -> None:
-            try:
-                screen.loaded(await self.registry.load(entry, screen.progress))
-            except LoadFailed as error:
-                if isinstance(error.cause, DeclarationError):
-                    raise self.settings.at_key(entry, error.cause.key, str(error)) from error
-                raise
-
         workers = asyncio.ensure_future(self.supervisor.start())
         self.supervisor.when_started = workers
         workers.add_done_callback(lambda _: screen.workers_started())
-        return [workers, *(load(entry) for entry in self.settings.models if entry.load)]
+        return [workers, *(self._load(entry, screen) for entry in self._wanted())]
+
+    def _wanted(self) -> list[Model]:
+        return [entry for entry in self.settings.models if entry.load]
+
+    async def _load(self, entry: Model, screen: Screen) -> None:
+        try:
+            screen.loaded(await self.registry.load(entry, screen.progress))
+        except LoadFailed as error:
+            if isinstance(error.cause, DeclarationError):
+                raise self.settings.at_key(entry, error.cause.key, str(error)) from error
+            raise
+
+    async def _load_what_loads(self, screen: Screen) -> None:
+        """The same as `loads`, but for models that fail: they are left out, if there is another."""
+        wanted = self._wanted()
+        started, *found = await asyncio.gather(*self.loads(screen), return_exceptions=True)
+        failed: list[tuple[Model, BaseException]] = []
+        for entry, outcome in zip(wanted, found, strict=True):
+            if isinstance(outcome, LoadFailed) and isinstance(outcome.cause, ServerError):
+                # its worker ended, perhaps under another model
+                (outcome,) = await asyncio.gather(self._load(entry, screen), return_exceptions=True)
+            if outcome is not None:
+                failed.append((entry, outcome))
+        for error in (started, *(outcome for _entry, outcome in failed)):
+            if error is not None and (error is started or not isinstance(error, ServerError)):
+                raise error
+        if failed and len(failed) == len(wanted):
+            raise failed[0][1]
+        for entry, outcome in failed:
+            self.registry.leave_out(entry)
+            fields = {"model": entry.name, "version": entry.version, "error": str(outcome)}
+            log.error("a model is left out", extra={"fields": fields})
+            screen.left_out(entry.name, str(outcome))
+        while not self.batcher.lanes:  # the last that failed has ended the worker
+            await asyncio.sleep(START_STEP)
 
     def stopped(self, error: ServerError) -> StoppedError:
         """What ends a start that meets this error."""

@@ -213,6 +213,9 @@ class Server(Section):
     compile: bool = Field(
         True, description="false: what the kernel cache lacks is an error, nothing is compiled"
     )
+    exit_on_error: bool = Field(
+        True, description="false: a model that does not load at the start is left out, the others serve"
+    )
     backend: str = Field("dlcb.compiler", description="module with compile_model and load_model")
     access_log_every: int = Field(0, ge=0, description="every n-th request, at any log level; 0 logs none")
     tls_certificate: Path | None = Field(None, description="with tls_key: serve https")
@@ -359,8 +362,10 @@ class Settings(Section):
     file: Path = Field(Path(), exclude=True, description="as it was called; set by `read`")
 
     def at_key(self, model: Model, key: str, rule: str) -> ConfigError:
-        """What is said of a model's key of which it turns out later that it is wrong."""
-        place = ("models", self.models.index(model), key)
+        """What is said of a model's key, with dots on the way to it, of which it turns out later that it is
+        wrong."""
+        way = (int(part) if part.isdigit() else part for part in key.split("."))
+        place = ("models", self.models.index(model), *way)
         try:
             tree = yaml.compose(self.file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
         except (OSError, ValueError, yaml.YAMLError):  # it has changed since

@@ -103,6 +103,10 @@ class Prober:
         shapes = {name: shape_at(dims, sizes) for name, dims in self.dims.items()}
         return {declared.name: _sample(declared, shapes[declared.name]) for declared in self.inputs}
 
+    def samples(self) -> Iterator[dict[str, torch.Tensor]]:
+        """Inputs of the sizes that are tried first."""
+        return map(self.tensors, self._candidates())
+
     def first(self) -> dict[str, int]:
         """Sizes that the program accepts, from the lowest rung of the ladder. Raises the last refusal;
         one that is the same whatever the sizes are ends the search."""

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from dlcb.compiler.bridge import capture
 from dlcb.compiler.bridge.agreement import random_inputs, without_fast_path
+from dlcb.compiler.bridge.datatypes import misdeclared
 from dlcb.compiler.bridge.declared import declare
 from dlcb.compiler.bridge.emit import from_torch
 from dlcb.compiler.bridge.probes import Bindings, Prober, shape_at
@@ -45,14 +46,17 @@ class Untraced:
 
 def untraced(source: ModelSource, module: nn.Module, error: CompilerError) -> Untraced:
     """What is known of a program whose compilation ended in `error`; raises that where the program does not
-    run at any size that is tried, or where its answers depend on what earlier ones left in its tensors."""
+    run at any size that is tried, or where its answers depend on what earlier ones left in its tensors, and a
+    DeclarationError where it runs with inputs of other types."""
     dims, free = declare(source, source.inputs, System())
     runner = _Runner(module, source.inputs, dims, free)
     before = _contents(module)
     try:
         sizes = runner.first()
-    except CompilerError:
-        raise error from None
+    except CompilerError as refusal:
+        words = refusal.message.rpartition(" failed: ")[2]
+        wrong = misdeclared(module, source.inputs, runner.samples(), words)
+        raise wrong or error from None
     steady = _is_steady(source, runner, sizes)
     if _contents(module) != before and not steady:
         raise CaptureError(

@@ -331,6 +331,8 @@ def load_model(
         raise ArtifactError(f"no artifact {artifact_key}", stage="load")
     if source.arguments.get("fails") == "load" or Path(source.arguments.get("fails_with", "/none")).exists():
         raise RuntimeError("told to fail")
+    if source.arguments.get("fails") == "worker":
+        os._exit(9)
     if source.arguments.get("fails") == "exit at load":
         sys.exit("told to leave")
     return Model(source, signature_of(source), program_of(source), request_compile)

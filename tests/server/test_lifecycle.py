@@ -440,6 +440,53 @@ def test_a_model_that_does_not_load_ends_the_start_with_one_line(
     assert (f"{path}:8: models.0.outputs: " in lines[0]) == (code == 2)
 
 
+FAILING = ("compiler", "declaration", "process", "load", "worker")
+
+
+def test_the_others_serve_where_a_failure_is_no_end(launch: Start, tmp_path: Path) -> None:
+    entry = config().partition("models:\n")[2]
+    models = [entry]
+    for fails in FAILING:
+        models.append(entry.replace("name: identity", f"name: {fails}").replace("{}", f"{{fails: {fails}}}"))
+    later = tmp_path / "later"
+    later.touch()
+    models.insert(0, entry.replace("name: identity", "name: later").replace("{}", f"{{fails_with: {later}}}"))
+    options = "port: 0, backend: eager_model, exit_on_error: false, grace_seconds: 0, keys: {admin: [a]}"
+    started = launch(f"server: {{{options}}}\nmodels:\n{''.join(models)}")
+    admin = {"X-API-Key": "a"}
+    with started.client() as client:
+        assert client.get("/v2/health/ready").status_code == 200
+        index = {each["name"]: each for each in client.post("/v2/repository/index").json()}
+        metrics = client.get("/metrics").text
+        for name in (*FAILING, "later"):
+            assert index[name]["state"] == "UNAVAILABLE" and index[name]["reason"]
+            answer = client.post(f"/v2/models/{name}/infer", content=body(5))
+            assert answer.status_code == 503 and index[name]["reason"] in answer.json()["error"]
+            assert client.get(f"/v2/models/{name}/ready").status_code == 503
+            assert f'dlcb_model_ready{{model="{name}",version="1"}} 0.0' in metrics
+            assert f'dlcb_model_load_failures_total{{model="{name}",version="1"}}' in metrics
+            assert sum(line.startswith(f"{name:<12} left out: ") for line in started.lines) == 1
+        assert any(re.search(r"left out: .*config.*:\d+: models.3.outputs: ", line) for line in started.lines)
+        assert index["identity"] == {"name": "identity", "version": "1", "state": "READY", "reason": ""}
+        assert client.post("/v2/models/identity/infer", content=body(5)).status_code == 200
+        path = "/v2/repository/models/later/load"
+        assert client.post(path, headers=admin).status_code == 500
+        later.unlink()
+        assert client.post(path, headers=admin).status_code == 200
+        assert client.post("/v2/models/later/infer", content=body(5)).status_code == 200
+        failures = 'dlcb_model_load_failures_total{model="later",version="1"} 3.0'  # twice at the start
+        assert failures in client.get("/metrics").text
+    assert started.stop() == 0
+
+
+def test_a_server_without_any_model_does_not_start(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    lenient = config(arguments="{fails: toolchain}").replace("port: 0", "port: 0, exit_on_error: false")
+    path.write_text(lenient)
+    done = run_to_its_end(path, DLCB_CACHE=str(tmp_path / "cache"))
+    assert done.returncode == 3 and "there is no compiler" in done.stderr
+
+
 def test_a_configuration_error_is_2_and_one_line(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(config().replace("FP32", "FP33"))

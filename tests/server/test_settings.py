@@ -28,6 +28,15 @@ models:
 """
 
 
+def test_what_turns_out_later_is_told_at_its_key(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(GOOD)
+    settings = read(path)
+    for key, line in (("factory", 5), ("inputs.0.datatype", 7), ("outputs", 8)):
+        told = settings.at_key(settings.models[0], key, "is wrong")
+        assert str(told) == f"{path}:{line}: models.0.{key}: is wrong"
+
+
 def wrong(tmp_path: Path, old: str, new: str) -> str:
     path = tmp_path / "c.yaml"
     path.write_text(GOOD.replace(old, new, 1))
