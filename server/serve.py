@@ -138,11 +138,12 @@ class Front:
         started, *found = await asyncio.gather(*self.loads(screen), return_exceptions=True)
         failed: list[tuple[Model, BaseException]] = []
         for entry, outcome in zip(wanted, found, strict=True):
+            last = outcome
             if isinstance(outcome, LoadFailed) and isinstance(outcome.cause, ServerError):
                 # its worker ended, perhaps under another model
-                (outcome,) = await asyncio.gather(self._load(entry, screen), return_exceptions=True)
-            if outcome is not None:
-                failed.append((entry, outcome))
+                (last,) = await asyncio.gather(self._load(entry, screen), return_exceptions=True)
+            if last is not None:
+                failed.append((entry, last))
         for error in (started, *(outcome for _entry, outcome in failed)):
             if error is not None and (error is started or not isinstance(error, ServerError)):
                 raise error
