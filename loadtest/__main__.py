@@ -8,6 +8,7 @@ and exit with 1 if an answer was wrong.
 import asyncio
 import secrets
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,19 +18,21 @@ from urllib.parse import urlsplit
 import numpy as np
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from dlcb.loadtest import batching as sharing
 from dlcb.loadtest import endurance, launch, report
 from dlcb.loadtest import race as racing
 from dlcb.loadtest.contestants import CONTESTANTS
 from dlcb.loadtest.drive import Request, Tally, alone, closed_loop, open_loop
-from dlcb.loadtest.reference import Reference, eager_references
-from dlcb.loadtest.scenarios import SCENARIOS, Scenario, draw
+from dlcb.loadtest.own import OwnModel, elements, kinds, own_model, served
+from dlcb.loadtest.reference import Reference, eager_references, registered
+from dlcb.loadtest.scenarios import SCENARIOS, Scenario
 from dlcb.loadtest.wire import WireError
 from dlcb.server.errors import ConfigError
 
 RESULTS = Path("build/loadtest")  # which git ignores; loadtest/results holds those that are published
+FEWEST = 8  # distinct requests a scenario, however long the answers to compare with take
 MENDABLE = (launch.LaunchError, ConfigError, WireError, OSError)
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 Named = TypeVar("Named")
@@ -39,27 +42,37 @@ console = Console(width=None if sys.stdout.isatty() else 120)
 @app.command()
 def run(
     scenario: Annotated[list[str] | None, typer.Option(help="Scenario by name; may be repeated.")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="A model of the server's, at shapes that it calls legal; may be repeated."),
+    ] = None,
     url: Annotated[str, typer.Option(help="A running server.")] = "http://127.0.0.1:8000",
     start: Annotated[Path | None, typer.Option(help="Start a server from this config instead.")] = None,
     eager: Annotated[Path | None, typer.Option(help="Check against eager models of this config.")] = None,
     connections: Annotated[int, typer.Option(min=1, max=1024)] = 8,
     rate: Annotated[float, typer.Option(min=0, help="Open loop: arrivals a second. 0: closed loop.")] = 0.0,
-    seconds: Annotated[float, typer.Option(min=0.1, max=600, help="Of load, for each scenario.")] = 10.0,
-    requests: Annotated[int, typer.Option(min=1, help="Distinct requests a scenario.")] = 100,
+    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Of load in all.")] = 40.0,
+    requests: Annotated[int, typer.Option(min=1, help="Most distinct requests a scenario.")] = 100,
     seed: Annotated[int | None, typer.Option(help="Repeat an earlier run's draws.")] = None,
     tolerance: Annotated[float, typer.Option(help="Of an output's largest magnitude.")] = 1e-4,
     results: Annotated[Path, typer.Option(help="Folder for the results.")] = RESULTS,
 ) -> None:
-    """Drive a server with variable shapes and check every answer's values."""
-    chosen = _named("scenario", SCENARIOS, scenario or list(SCENARIOS))
+    """Drive a server with variable shapes and check every answer's values: by the scenarios written for the
+    quickstart models, and any other model by what the server says of its sizes."""
+    named = _named("scenario", SCENARIOS, scenario or ())
     seed = secrets.randbits(32) if seed is None else seed
     loop = f"open loop, {rate:g} arrivals/s" if rate else "closed loop"
     console.print(f"seed {seed}; {loop}; {connections} connections")
-    _announce(len(chosen) * seconds, f"{len(chosen)} scenarios of {seconds:g} s", start is not None)
-    references = eager_references(eager or start, {one.model for one in chosen})
+    _announce(seconds, "shared by the models", start is not None)
+    config = eager or start
+    if named and not model:  # what cannot be compared with is told before a server starts
+        eager_references(config, {one.model for one in named})
     with ExitStack() as stack:
         if start:
             url = f"http://{launch.HOST}:{stack.enter_context(launch.server(start))}"
+        own = [own_model(url, name) for name in model or ()]
+        chosen: list[Scenario | OwnModel] = [*named, *own] or _served(url, config)
+        references = eager_references(config, {one.model for one in chosen})
         measured = [
             _measure(
                 one,
@@ -69,12 +82,18 @@ def run(
                 requests=requests,
                 rate=rate,
                 connections=connections,
-                seconds=seconds,
+                seconds=seconds / len(chosen),
                 tolerance=tolerance,
             )
             for at, one in enumerate(chosen)
         ]
-    settings = {"seed": seed, "connections": connections, "rate": rate, "requests": requests}
+    settings = {
+        "seed": seed,
+        "connections": connections,
+        "rate": rate,
+        "requests": requests,
+        "seconds": seconds,
+    }
     written = report.write(
         results, "run", {"place": report.place(), "settings": settings, "scenarios": measured}
     )
@@ -203,8 +222,31 @@ def _named(what: str, known: Mapping[str, Named], names: Sequence[str]) -> list[
     return [known[name] for name in dict.fromkeys(names)]
 
 
+def _served(url: str, config: Path | None) -> list[Scenario | OwnModel]:
+    """What drives each model that the server has, of `config` where one is given."""
+    chosen: list[Scenario | OwnModel] = []
+    for name in served(url):
+        if config is not None and name not in registered(config):
+            continue
+        try:
+            own = own_model(url, name)
+        except WireError as error:
+            console.print(f"left out: {error}", highlight=False)
+            continue
+        takes = {given.name for given in own.inputs}
+        written = [
+            one
+            for one in SCENARIOS.values()
+            if one.model == name and {given.name for given in one.inputs} == takes
+        ]
+        chosen += written or [own]
+    if not chosen:
+        raise WireError(f"{url} serves no model that can be driven")
+    return chosen
+
+
 def _measure(
-    scenario: Scenario,
+    scenario: Scenario | OwnModel,
     url: str,
     reference: Reference | None,
     random: np.random.Generator,
@@ -216,20 +258,24 @@ def _measure(
     tolerance: float,
 ) -> dict[str, Any]:
     host, port = _address(url)
-    drawn = [draw(scenario, random) for _ in range(requests)]
     before = report.scrape(url)
-    source = "eager PyTorch" if reference else "the server"
+    drawn: list[dict[str, np.ndarray]] = []
+    expected: list[dict[str, np.ndarray]] = []
+    until = time.perf_counter() + seconds  # answers to compare with may take as long as the load
+    while len(drawn) < requests and (len(drawn) < FEWEST or time.perf_counter() < until):
+        drawn.append(scenario.draw(random))
+        if reference:
+            expected.append(reference(drawn[-1]))
+        else:  # sent alone once: under load it must get that answer again
+            sent = Request.of(scenario.model, drawn[-1], scenario.encoding, None)
+            expected += asyncio.run(alone(host, port, [sent]))
+    source = "eager PyTorch" if reference else "the server, alone"
     console.print(
-        f"{scenario.name}: {requests} answers of {source} to compare with, then {seconds:g} s of load"
+        f"{scenario.name}: {len(drawn)} answers of {source} to compare with, {seconds:.3g} s of load"
     )
-    if reference:
-        expected = [reference(inputs) for inputs in drawn]
-    else:  # each request sent alone once: under load it must get that answer again
-        sent = [Request.of(scenario.model, inputs, scenario.encoding, None) for inputs in drawn]
-        expected = asyncio.run(alone(host, port, sent))
     ready = [
-        Request.of(scenario.model, inputs, scenario.encoding, outputs)
-        for inputs, outputs in zip(drawn, expected, strict=True)
+        Request.of(scenario.model, inputs, scenario.encoding, outputs, kind=kind)
+        for inputs, outputs, kind in zip(drawn, expected, kinds(drawn), strict=True)
     ]
     tally: Tally
     if rate:
@@ -242,10 +288,11 @@ def _measure(
         tally = asyncio.run(
             closed_loop(host, port, ready, connections=connections, seconds=seconds, tolerance=tolerance)
         )
+    by_size = [kind for _, kind in sorted(zip(map(elements, drawn), kinds(drawn), strict=True))]
     return {
         "scenario": scenario.name,
         "reference": "eager" if reference else "itself, alone",
-        **report.summary(tally),
+        **report.summary(tally, list(dict.fromkeys(by_size))),
         "failures": tally.failures,
         "shape_cache": report.shape_cache(before, report.scrape(url), scenario.model),
     }
@@ -260,7 +307,9 @@ def _address(url: str) -> tuple[str, int]:
 
 def _table(measured: list[dict[str, Any]]) -> Table:
     table = Table(
-        "scenario", "checked against", "rps", "p50 ms", "p90 ms", "p99 ms", "good", "failed", "cache hits"
+        Column("scenario", no_wrap=True),
+        *("checked against", "rps", "p50 ms", "p90 ms", "p99 ms"),
+        *("good", "failed", "cache hits", "by PyTorch"),
     )
     for one in measured:
         latency, rate = one["latency_ms"], one["shape_cache"]["hit_rate"]
@@ -272,7 +321,11 @@ def _table(measured: list[dict[str, Any]]) -> Table:
             str(one["good"]),
             str(one["failures"]),
             "-" if rate is None else f"{rate:.1%}",
+            str(one["shape_cache"]["by_pytorch"]),
         )
+        for kind, found in one["by_shape"].items():
+            columns = [f"{found['latency_ms'][name]:.2f}" for name in ("p50", "p90", "p99")]
+            table.add_row(f"  {kind}", "", "", *columns, str(found["good"]))
     return table
 
 

@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import random
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -18,6 +18,8 @@ import orjson
 
 from dlcb.loadtest.connection import Connection, Response
 from dlcb.loadtest.wire import Encoding, WireError, decode, encode
+
+HALF_TOLERANCE = 2e-2  # of an output's largest magnitude, in fp16
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Request:
     body: bytes
     shapes: str
     expected: Mapping[str, np.ndarray] | None
+    kind: str = ""  # its shape's, in words
 
     @classmethod
     def of(
@@ -38,18 +41,20 @@ class Request:
         encoding: Encoding,
         expected: Mapping[str, np.ndarray] | None,
         timeout: float | None = None,
+        kind: str = "",
     ) -> "Request":
         headers, body = encode(inputs, encoding, timeout)
         shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
-        return cls(f"/v2/models/{model}/infer", headers, body, shapes, expected)
+        return cls(f"/v2/models/{model}/infer", headers, body, shapes, expected, kind)
 
 
 @dataclass
 class Tally:
-    """What came back: seconds of each good answer and each refusal, statuses, and what was wrong with the
-    others."""
+    """What came back: seconds of each good answer (all, and by the kind of shape) and of each refusal,
+    statuses, and what was wrong with the others."""
 
     seconds: list[float] = field(default_factory=list)
+    by_kind: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     refused: list[float] = field(default_factory=list)
     statuses: Counter[int] = field(default_factory=Counter)
     wrong: int = 0
@@ -77,6 +82,7 @@ def disagreement(got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarra
         mine = got[name]
         if mine.shape != right.shape or mine.dtype != right.dtype:
             return f"{name} is {mine.dtype}{list(mine.shape)}, expected {right.dtype}{list(right.shape)}"
+        tolerance = max(tolerance, HALF_TOLERANCE) if right.dtype == np.float16 else tolerance
         limit = (
             tolerance * max(1.0, float(np.nanmax(np.abs(right), initial=0.0)))
             if right.dtype.kind == "f"
@@ -189,6 +195,7 @@ async def ask(connection: Connection, request: Request, since: float, tally: Tal
         tally.complain(f"{request.shapes}: {problem}")
         return
     tally.seconds.append(took)
+    tally.by_kind[request.kind].append(took)
 
 
 def _reason(response: Response) -> str:

@@ -25,15 +25,21 @@ def eager_references(config: Path | None, models: Collection[str]) -> dict[str, 
     if config is None:
         return {}
     read = settings.read(config)
-    registered = {model.name for model in read.models}
-    if missing := sorted(set(models) - registered):
-        known = ", ".join(sorted(registered))
+    settings.import_beside(read.folder)
+    names = {model.name for model in read.models}
+    if missing := sorted(set(models) - names):
+        known = ", ".join(sorted(names))
         raise ConfigError(f"{config}: registers no {', '.join(missing)}; registered are {known}")
     return {
         model.name: eager_reference(model.source(read.folder))
         for model in read.models
         if model.factory and model.name in models
     }
+
+
+def registered(config: Path) -> set[str]:
+    """The names of the models in a config."""
+    return {model.name for model in settings.read(config).models}
 
 
 def eager_reference(source: ModelSource) -> Reference:
@@ -44,10 +50,16 @@ def eager_reference(source: ModelSource) -> Reference:
     takes_weights = "weights" in inspect.signature(factory).parameters
     model = factory(**source.arguments, **({"weights": source.weights} if takes_weights else {})).eval()
 
+    names = [declared.name for declared in source.inputs]
+    by_name = set(names) <= inspect.signature(model.forward).parameters.keys()
+
     def reference(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        tensors = {name: torch.from_numpy(inputs[name]) for name in names}
         with torch.inference_mode():
-            outputs = model(*(torch.from_numpy(inputs[declared.name]) for declared in source.inputs))
-        ordered = outputs if isinstance(outputs, tuple) else (outputs,)
+            outputs = model(**tensors) if by_name else model(*tensors.values())
+        if isinstance(outputs, Mapping):
+            outputs = [outputs[name] for name in source.outputs if name in outputs] or list(outputs.values())
+        ordered = outputs if isinstance(outputs, tuple | list) else (outputs,)
         return {name: tensor.numpy() for name, tensor in zip(source.outputs, ordered, strict=True)}
 
     return reference

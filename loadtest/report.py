@@ -9,7 +9,7 @@ import platform
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -61,22 +61,31 @@ def shape_cache(before: Samples, after: Samples, model: str) -> dict[str, Any]:
         "hits": hits,
         "misses": misses,
         "hit_rate": hits / (hits + misses) if hits + misses else None,
+        "by_pytorch": grown(name, model=model, tier="eager"),
         "compiles_by_request": grown("dlcb_compile_seconds_count", model=model, reason="request"),
     }
 
 
-def summary(tally: Tally) -> dict[str, Any]:
+def latencies(seconds: Sequence[float]) -> dict[str, float]:
+    """Percentiles in milliseconds; empty where nothing was answered."""
+    return {
+        f"p{percent:g}": round(1e3 * float(np.percentile(seconds, percent)), 3)
+        for percent in (PERCENTILES if seconds else ())
+    }
+
+
+def summary(tally: Tally, kinds: Sequence[str] = ()) -> dict[str, Any]:
     """Rates and latencies of one run; milliseconds, good answers only."""
-    milliseconds = np.asarray(tally.seconds) * 1e3
     return {
         "seconds": round(tally.elapsed, 3),
         "good": len(tally.seconds),
         "rps": round(len(tally.seconds) / tally.elapsed, 1),
-        "latency_ms": {
-            f"p{percent:g}": round(float(np.percentile(milliseconds, percent)), 3) for percent in PERCENTILES
-        }
-        if tally.seconds
-        else {},
+        "latency_ms": latencies(tally.seconds),
+        "by_shape": {
+            kind: {"good": len(tally.by_kind[kind]), "latency_ms": latencies(tally.by_kind[kind])}
+            for kind in kinds
+            if kind in tally.by_kind
+        },
         "statuses": {str(status): count for status, count in sorted(tally.statuses.items())},
         "wrong_values": tally.wrong,
         "broken_connections": tally.broken,

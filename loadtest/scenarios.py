@@ -1,6 +1,6 @@
 """What the load test sends, as data: a scenario names a model, ranges of its dims and what its inputs hold.
 
-`draw` turns a scenario into the inputs of one request, fresh sizes and values each time.
+`Scenario.draw` gives the inputs of one request, fresh sizes and values each time.
 """
 
 from collections.abc import Mapping
@@ -19,6 +19,14 @@ class Normal:
 
 
 @dataclass(frozen=True)
+class Uniform:
+    """Uniform floats, low <= value < high."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Integers:
     """Uniform integers, low <= value < high."""
 
@@ -28,7 +36,10 @@ class Integers:
 
 @dataclass(frozen=True)
 class Padding:
-    """A mask [rows, length]: each row is a drawn number of ones (at least one), then zeros."""
+    """A mask [..., length]: each row is a drawn number of ones (at least one), then zeros."""
+
+
+Values = Normal | Uniform | Integers | Padding
 
 
 @dataclass(frozen=True)
@@ -43,8 +54,8 @@ class AnyRank:
 class Input:
     name: str
     dtype: str
-    shape: tuple[str | int, ...] | AnyRank
-    values: Normal | Integers | Padding
+    shape: tuple[str | int, ...] | AnyRank | None
+    values: Values
 
 
 @dataclass(frozen=True)
@@ -55,32 +66,34 @@ class Scenario:
     dims: Mapping[str, Range] = field(default_factory=dict)
     encoding: Encoding = "binary"
 
-
-def draw(scenario: Scenario, random: np.random.Generator) -> dict[str, np.ndarray]:
-    """The inputs of one request; dims of one name have one size."""
-    sizes = {name: int(random.integers(low, high + 1)) for name, (low, high) in scenario.dims.items()}
-    return {declared.name: _values(declared, _shape(declared.shape, sizes, random), random)
-            for declared in scenario.inputs}  # fmt: skip
+    def draw(self, random: np.random.Generator) -> dict[str, np.ndarray]:
+        """The inputs of one request; dims of one name have one size."""
+        sizes = {name: int(random.integers(low, high + 1)) for name, (low, high) in self.dims.items()}
+        return {declared.name: values_of(declared, _shape(declared.shape, sizes, random), random)
+                for declared in self.inputs}  # fmt: skip
 
 
 def _shape(
-    shape: tuple[str | int, ...] | AnyRank, sizes: Mapping[str, int], random: np.random.Generator
+    shape: tuple[str | int, ...] | AnyRank | None, sizes: Mapping[str, int], random: np.random.Generator
 ) -> tuple[int, ...]:
     if isinstance(shape, AnyRank):
         rank = int(random.integers(shape.rank[0], shape.rank[1] + 1))
         return tuple(int(size) for size in random.integers(shape.size[0], shape.size[1] + 1, rank))
-    return tuple(sizes[dim] if isinstance(dim, str) else dim for dim in shape)
+    return tuple(sizes[dim] if isinstance(dim, str) else dim for dim in shape or ())
 
 
-def _values(declared: Input, shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
+def values_of(declared: Input, shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
+    """What an input of this shape holds."""
     match declared.values:
+        case Uniform(low, high):
+            return random.uniform(low, high, shape).astype(declared.dtype)
         case Normal():
             return random.standard_normal(shape).astype(declared.dtype)
         case Integers(low, high):
             return random.integers(low, high, shape).astype(declared.dtype)
         case Padding():
-            rows, length = shape
-            kept = random.integers(1, length + 1, (rows, 1))
+            *rows, length = shape
+            kept = random.integers(1, length + 1, (*rows, 1))
             return (np.arange(length) < kept).astype(declared.dtype)
 
 

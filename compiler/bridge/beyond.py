@@ -8,17 +8,22 @@ from math import prod
 
 from dlcb.compiler.bridge.branches import Branch, alternatives
 from dlcb.compiler.bridge.probes import Bindings
-from dlcb.compiler.bridge.scope import FARTHEST, Scope
+from dlcb.compiler.bridge.scope import A_BRANCH, FARTHEST, Scope
 from dlcb.compiler.bridge.symbolic import holds
 from dlcb.compiler.expr.dag import Expr, toposort
+from dlcb.compiler.shapes.system import System
 
 _FEW = 32  # sizes beyond a branch that are all tried, and the greatest of them
 
 
-def beyond(scope: Scope, condition: Expr, first: Bindings, least: int = 1) -> dict[str, int] | None:
-    """The sizes nearest to the first trace's where `condition` fails and the branches' others do not;
-    where it never fails alone, those where it fails."""
+def beyond(
+    scope: Scope, condition: Expr, first: Bindings, least: int = 1, asked: Sequence[Expr] = ()
+) -> dict[str, int] | None:
+    """The sizes nearest to the first trace's where `condition` fails and the branches' others do not, nor
+    what is `asked` of sizes besides (by shape rules, without which the program may fail); where it never
+    fails alone, those where it fails."""
     others = [other for other in scope.kept if other.condition is not condition]
+    alone: dict[str, int] | None = None
     turned: dict[str, int] | None = None
     for symbol in condition.free:
         name = symbol.value
@@ -31,15 +36,26 @@ def beyond(scope: Scope, condition: Expr, first: Bindings, least: int = 1) -> di
             if holds(condition, sizes):
                 continue
             if all(holds(other.condition, sizes) for other in others):
-                return sizes
+                alone = alone or sizes
+                if all(holds(each, sizes) for each in asked if each is not condition):
+                    return sizes
             turned = turned or sizes
+    if alone is not None:
+        return alone
     parts = alternatives(condition)
     if turned is None and len(parts) > 1:  # each fails by another dim
         together = dict(first)
-        for sizes in (beyond(scope, part, first, least) or {} for part in parts):
+        for sizes in (beyond(scope, part, first, least, asked) or {} for part in parts):
             together |= {name: size for name, size in sizes.items() if size != first[name]}
         return None if holds(condition, together) else together
     return turned
+
+
+def shape_rules(scope: Scope, system: System) -> list[Expr]:
+    """What the shape rules of a graph ask of the free dims."""
+    symbols = {dim.symbol for dim in scope.free}
+    guards = system.solve().guards
+    return [g.condition for g in guards if g.why.operator != A_BRANCH and g.condition.free <= symbols]
 
 
 def few(scope: Scope, condition: Expr, first: Bindings) -> list[dict[str, int]]:

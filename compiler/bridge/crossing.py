@@ -7,7 +7,7 @@ import time
 from collections import deque
 
 from dlcb.compiler.bridge.aligned import Disagreement, align
-from dlcb.compiler.bridge.beyond import beyond, farther, few
+from dlcb.compiler.bridge.beyond import beyond, farther, few, shape_rules
 from dlcb.compiler.bridge.branches import Branch, Branches, alternatives, either, opposites
 from dlcb.compiler.bridge.lower import Lowered
 from dlcb.compiler.bridge.probes import Bindings
@@ -39,12 +39,13 @@ def cross_branches(
         sizes = all_sizes[0] if all_sizes else beyond(scope, branch.condition, examples[0], least=2)
         if sizes is None or branch not in scope.kept:
             continue
+        if not scope.prober.accepts(sizes):  # perhaps for what a shape rule asks
+            fitting = beyond(scope, branch.condition, examples[0], least=2, asked=shape_rules(scope, system))
+            if fitting is None or fitting == sizes or not scope.prober.accepts(fitting):
+                scope.refused.append(branch)  # of what else fails there nothing is known
+                continue
+            sizes = fitting
         crossed = [each for each in scope.kept if not holds(each.condition, sizes)]
-        if not scope.prober.accepts(sizes):
-            scope.refused.append(
-                branch
-            )  # of what else fails there nothing is known, if it has a value at all
-            continue
         deep = len(alternatives(branch.condition)) > _ALTERNATIVES
         if branches.missing or deep or crossings == _CROSSED:
             continue

@@ -146,11 +146,12 @@ class Search:
             for guard in self.guards
             if not guard.declared and guard.why.operator != A_BRANCH
         ]
+        asked = [branch.condition for branch in derived]
         taken = [
             branch for branch in scope.kept if branch not in scope.refused and branch not in scope.assumed
         ]
         for branch in taken:
-            if (sizes := beyond(scope, branch.condition, first)) is not None:
+            if (sizes := beyond(scope, branch.condition, first, asked=asked)) is not None:
                 self.turns.append((branch, sizes))
         for branch in derived[:_TRIED]:
             sizes = beyond(scope, branch.condition, first, least=0)

@@ -25,6 +25,7 @@ def test_shape_cache_counts_only_what_grew() -> None:
         "hits": 35,
         "misses": 5,
         "hit_rate": 0.875,
+        "by_pytorch": 0,
         "compiles_by_request": 0,
     }
     assert report.shape_cache(after, after, "m")["hit_rate"] is None

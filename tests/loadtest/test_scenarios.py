@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dlcb.loadtest.scenarios import SCENARIOS, AnyRank, Integers, Padding, Scenario, draw
+from dlcb.loadtest.scenarios import SCENARIOS, AnyRank, Integers, Padding, Scenario
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=lambda one: one.name)
@@ -11,7 +11,7 @@ def test_drawn_inputs_are_as_declared(scenario: Scenario) -> None:
     random = np.random.default_rng()
     seen = set()
     for _ in range(50):
-        inputs = draw(scenario, random)
+        inputs = scenario.draw(random)
         assert list(inputs) == [declared.name for declared in scenario.inputs]
         sizes: dict[str, int] = {}
         for declared in scenario.inputs:
