@@ -29,7 +29,7 @@ from dlcb.compiler.passes.steps import EagerStep, KernelStep, LibraryStep, Sched
 from dlcb.compiler.report import CallLine, DimLine, GraphLine, GuardLine, KernelLine, Report
 from dlcb.compiler.shapes.system import Guard as SizeGuard
 from dlcb.compiler.shapes.system import Solution, System
-from dlcb.compiler.signature import BatchAxes, Dim, Guard, Signature, TensorSpec
+from dlcb.compiler.signature import BatchAxes, Dim, Guard, Signature, TensorSpec, readable
 from dlcb.compiler.source import ModelSource
 
 UNCOVERED = "PyTorch runs the model at sizes that its graphs are not proven to cover"
@@ -126,7 +126,7 @@ def _dim(source: ModelSource, verdict: DimVerdict, declared: str | int) -> Dim |
 
 def _for_people(reason: str) -> str:
     """A reason without the names of values inside the program, which nobody outside of it knows."""
-    return re.sub(r" of %[^;]*", "", reason)
+    return readable(re.sub(r" of %[^;]*", "", reason))
 
 
 def _guards(captured: Captured, solution: Solution, bound: set[str]) -> tuple[Guard, ...]:
@@ -287,14 +287,14 @@ def describe_report(
         notes=captured.notes,
         batching=signature.batching_lines(),
         graphs=tuple(map(_graph_line, every, plans)) if len(every) > 1 else (),
-        elsewhere=captured.elsewhere or (() if whole else (UNCOVERED,)),
+        elsewhere=tuple(map(readable, captured.elsewhere)) or (() if whole else (UNCOVERED,)),
         unproven=_unproven(every),
     )
 
 
 def _guard_line(guard: SizeGuard, graph: int = 1) -> GuardLine:
     said = ": ".join(filter(None, (guard.why.operator, _for_people(guard.why.detail))))
-    return GuardLine(repr(guard.condition), said, guard.why.source, graph)
+    return GuardLine(readable(repr(guard.condition)), said, guard.why.source, graph)
 
 
 def _beyond(graphs: int, whole: bool) -> str:
@@ -306,7 +306,7 @@ def _beyond(graphs: int, whole: bool) -> str:
 
 
 def _graph_line(captured: Captured, plan: Schedule) -> GraphLine:
-    serves = " and ".join(repr(branch.condition) for branch in captured.within) or "all sizes"
+    serves = " and ".join(readable(repr(branch.condition)) for branch in captured.within) or "all sizes"
     return GraphLine(
         serves,
         len(plan.groups),
@@ -341,7 +341,7 @@ def _call_lines(plan: Schedule, left: Mapping[str, str]) -> tuple[CallLine, ...]
         if isinstance(s, EagerStep)
     )
     return (
-        *(CallLine(name, "library", count, "contraction") for name, count in library.items()),
+        *(CallLine(name, "library", count, "left to PyTorch's libraries") for name, count in library.items()),
         *(CallLine(name, "eager", count, why) for (name, why), count in eager.items()),
     )
 
@@ -354,7 +354,7 @@ def _why_eager(node: Node, left: Mapping[str, str]) -> str:
         return "random numbers"
     if any(value.dtype.is_complex for value in (*node.inputs, *node.results)):
         return "complex numbers"
-    return "no rule for this operator"
+    return "the compiler has no rule for it"
 
 
 def any_rank_signature(source: ModelSource, ranks: Ranks) -> Signature:

@@ -11,10 +11,19 @@ from rich.text import Text
 
 from dlcb.compiler.report import CallLine, DimLine, GuardLine, KernelLine, Report
 
+TIERS = {
+    "static": "all sizes are known",
+    "dynamic": "compiled once, sizes are launch arguments",
+    "jit": "compiled for a rank when it is first met",
+    "eager": "PyTorch runs it",
+}
+REFUSED = "; PyTorch refuses "
+
 
 def explain(report: Report, title: str) -> Group:
     """The report as tables for a terminal."""
-    tier = f"{report.tier} tier" + (f", quarantined: {report.quarantined}" if report.quarantined else "")
+    meaning = TIERS.get(report.tier, "") + (f": {report.quarantined}" if report.quarantined else "")
+    tier = f"{report.tier} tier" + (f": {meaning}" if meaning else "")
     parts: list[Table | Text] = [Text(f"{title}: {tier}", style="bold")]
     if report.dims:
         parts += [_dims(report), *_reasons(report)]
@@ -39,7 +48,8 @@ def explain(report: Report, title: str) -> Group:
 
 
 def _because(line: GuardLine | DimLine) -> str:
-    return ", ".join(filter(None, (line.reason, line.source_line)))
+    reason, refused, words = line.reason.partition(REFUSED)  # of which no line of the model is known
+    return ", ".join(filter(None, (reason, line.source_line))) + refused + words
 
 
 def _dims(report: Report) -> Table:

@@ -72,7 +72,10 @@ def _refusal(
     reason = f"PyTorch refuses {', '.join(f'{name} = {sizes[name]}' for name in guilty)}: {said}"
     if len(guilty) == 1:
         (name,) = guilty
+        at = sizes[name]
         edge = _edge(sizes, name, base[name], refuses)
+        if edge != at:
+            reason = f"PyTorch refuses {name} = {min(at, edge)} to {max(at, edge)}, at {at} with: {said}"
         low = edge + 1
         alone = edge < base[name] and all(other[name] >= low for other in accepted)
         return Refusal(_away(name, edge, base[name]), reason, (name, low) if alone else None)

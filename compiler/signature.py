@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import difflib
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -96,6 +97,13 @@ def compile_expression(text: str) -> Callable[[Mapping[str, int]], int]:
             raise ArtifactError(f"'{text}' holds {found}, which an expression may not", stage="signature")
     code = compile(ast.fix_missing_locations(_Named().visit(tree)), "<signature>", "eval")
     return lambda symbols: eval(code, _SCOPE, symbols)
+
+
+def readable(text: str) -> str:
+    """An expression as people write it: a number is one, whatever the type that it is computed in."""
+    while (shorter := re.sub(r"\bfloat64\(([\w.]+)\)", r"\1", text)) != text:
+        text = shorter
+    return re.sub(r"\bfloat64\(", "(", text)
 
 
 def may_name_a_size(name: str) -> bool:
@@ -216,9 +224,11 @@ class Signature:
                 self._bind(spec, shapes[name], bound, places)
         for guard in self.guards:
             if not compile_expression(guard.expression)(bound):
-                sizes = ", ".join(f"{symbol} = {size} ({places[symbol]})" for symbol, size in bound.items())
+                found = [symbol for symbol in bound if symbol in guard.symbols]
+                sizes = ", ".join(f"{symbol} = {bound[symbol]} ({places[symbol]})" for symbol in found)
                 why = f" ({guard.reason})" if guard.reason else ""
-                raise ContractError(f"{guard.expression} must hold{why}, but {sizes}", stage="signature")
+                rule = readable(guard.expression)
+                raise ContractError(f"{rule} must hold{why}, but {sizes}", stage="signature")
         return bound
 
     def output_shapes(self, shapes: Mapping[str, Shape]) -> dict[str, tuple[int, ...] | None]:

@@ -162,7 +162,7 @@ def explain(
                     text = compiler.stage_text(source, stage or "generate", options)
                 typer.echo(text, nl=not text.endswith("\n"))
                 continue
-            with told_at_key(settings, model):
+            with exit_codes(f"{source.name}: "), told_at_key(settings, model):
                 signature, report = _compile(source, _store(settings), options)
             page().print(tables(_as_configured(report, signature, source, model.batching), source.name))
             if report.tier == "jit":

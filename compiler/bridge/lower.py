@@ -581,7 +581,7 @@ class _Lowering:
             dtypes=tuple(dtypes),
             **draw,
         )
-        how = "draws random numbers, at each call anew" if draw else "runs eagerly"
+        how = "draws random numbers, at each call anew" if draw else "is run by PyTorch"
         self.notes[f"{node.target} at {self.build.source}: {how}"] = None
         self._remember(made)
         return made[0] if alone else list(made)

@@ -368,7 +368,10 @@ def _sample(declared: InputDeclaration, shape: tuple[int, ...]) -> torch.Tensor:
     """The least legal value everywhere: tracing looks at shapes and types only."""
     if math.prod(shape) > _LARGEST_SAMPLE:
         raise CaptureError(
-            f"'{declared.name}' of shape {list(shape)} is too large to trace with", stage="generalize"
+            f"'{declared.name}' of rank {len(shape)} would be traced at sizes {list(shape)}, which differ so "
+            f"that they can be told apart: {math.prod(shape):.1e} elements, and at most "
+            f"{_LARGEST_SAMPLE:.1e} are traced",
+            stage="generalize",
         )
     low = declared.values[0] if declared.values else 0
     kind = getattr(torch, declared.dtype)

@@ -141,7 +141,7 @@ def _range(symbol: Expr, guards: Sequence[Guard], multiple: int) -> tuple[int, i
     reasons = [_words(guard.why, guard.condition) for guard in why]
     reasons += [_relation(symbol, guard) for guard in shared[:2]]
     source = next((guard.why.source for guard in [*why, *shared] if guard.why.source), "")
-    return low, high, step, "; ".join(dict.fromkeys(reasons)) or "nothing in the graph depends on it", source
+    return low, high, step, "; ".join(dict.fromkeys(reasons)) or "nothing in the program limits it", source
 
 
 def _top(low: int, multiple: int, breaks: Callable[[int], Guard | None]) -> int | None:

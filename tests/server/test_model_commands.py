@@ -110,7 +110,7 @@ def test_explain_gives_each_dim_its_reason(config: Path) -> None:
     shown = dlcb("explain", "scaled", "--config", config).stdout
     assert "scaled: dynamic tier" in shown
     for size, most, reason in (
-        ("rows", "any", "nothing in the graph depends on it"),
+        ("rows", "any", "nothing in the program limits it"),
         ("columns", "512", "declared: the range of 'columns'"),
     ):
         assert re.search(rf"x +│ \d +│ {size} +│ 0 to {most} +│ proven +│ refused +│", shown), shown
