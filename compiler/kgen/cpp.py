@@ -10,14 +10,16 @@ from typing import ClassVar
 
 from dlcb.compiler.dtype import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT8, DType
 from dlcb.compiler.expr.dag import Expr, toposort
-from dlcb.compiler.expr.node import ONE, index, product
+from dlcb.compiler.expr.node import ONE, ZERO, apply, index, product
 from dlcb.compiler.expr.ops import TRANSCENDENTAL, cost_of
 from dlcb.compiler.kgen.coords import Element
 from dlcb.compiler.kgen.cstyle import ATOM, JOINS, Spelled, inside, tables
 from dlcb.compiler.kgen.lower import Lowering, Scope, identifier, identity
 from dlcb.compiler.kgen.schedule import beneath, extent, is_serial, kept_loops, worth_keeping
+from dlcb.compiler.kgen.verify import conditions
 
 BLOCK_START = index("begin", ONE)  # stands for the block of lanes, in which accumulators live
+BLOCK_END = index("end", ONE)
 BLOCK = {"flat": 2048, "column": 1024}  # lanes that one thread takes at a time
 _ROW_PART, _COLUMN_PART = 4096, 128  # elements that are summed in float32 before they join a sum in double
 _STRIP = 32  # elements of a row that are joined side by side: four vectors of eight
@@ -69,11 +71,20 @@ class Cpp(Lowering):
         if lane is None:
             self._store(self.nest.elements, self.root)
             return
-        block = Scope(self.root, frozenset((*self.nest.rows, BLOCK_START)))
-        lanes = Scope(block, frozenset((lane,)))
-        after = self._store(self.nest.elements, lanes)
-        block.add([*self._simd(lanes), self._lane_loop()], lanes)
-        block.lines.extend(after)
+        block = Scope(self.root, frozenset((*self.nest.rows, BLOCK_START, BLOCK_END)))
+        tables = self._tables()
+        ranges: dict[Expr, list[Element]] = {}
+        for element in self.nest.elements:
+            ranges.setdefault(element.guard, []).append(element)
+        first = BLOCK_START if self._blocked else ZERO
+        for guard, elements in ranges.items():
+            lanes = Scope(block, frozenset((lane,)), names=dict(tables))
+            after = self._store(elements, lanes)
+            loop = self._lane_loop()
+            if len(ranges) > 1:
+                loop, first = self._range_of_lanes(guard, first, block)
+            block.add([*self._simd(lanes), loop], lanes)
+            block.lines.extend(after)
         loops, before = [*map(self._loop, self.nest.rows)], list[str]()
         if self._blocked:
             size, length = self._extent(lane), str(BLOCK[self.nest.kind])
@@ -189,6 +200,43 @@ class Cpp(Lowering):
             if self._blocked
             else self._loop(self._lane)
         )
+
+    def _tables(self) -> dict[Expr, Spelled]:
+        """What every row would compute for its lanes again, and is dear: computed once, before the rows, and
+        read from memory."""
+        lane, nodes = self._lane, self.nest.nodes
+        along = {
+            n for n in nodes if n.args and not n.reads and {v for v in n.free if v.op == "index"} == {lane}
+        }
+        dear: set[Expr] = set()
+        for node in nodes:
+            if node in along and (_is_dear(node) or not dear.isdisjoint(node.args)):
+                dear.add(node)
+        used = {arg for n in nodes if n not in along for arg in n.args}
+        kept = [n for n in nodes if n in dear and n in used]
+        if not kept or not self.nest.rows:
+            return {}
+        home = Scope(self.root, frozenset((lane,)))
+        name, tables = identifier(lane.value), dict[Expr, Spelled]()
+        for node, (value, _) in zip(kept, self.compute(kept, home), strict=True):
+            memory = self.row_memory(self.type_name(node.dtype), lane, self.root)
+            home.lines.append(f"{memory}[{name}] = {value};")
+            tables[node] = f"{memory}[{name}]", ATOM
+        self.root.add([*self._simd(home), self._loop(lane)], home)
+        return tables
+
+    def _range_of_lanes(self, guard: Expr, first: Expr, block: Scope) -> tuple[str, Expr]:
+        """The loop over those lanes of a block from `first` on for which `guard` holds (see `cut`), and where
+        it ends: at `first` where there are none."""
+        end = BLOCK_END if self._blocked else self._lane.args[0]
+        for condition in conditions(guard):
+            end = apply("min", end, condition.args[1])
+        ((text, _),) = self.compute([apply("max", first, end)], block)
+        last, name = index(self.fresh("last"), ONE), identifier(self._lane.value)
+        block.bound |= {last}
+        block.lines.append(f"const int64_t {last.value} = {text};")
+        start = "0" if first is ZERO else first.value
+        return f"for (int64_t {name} = {start}; {name} < {last.value}; ++{name})", last
 
     def _extent(self, loop: Expr) -> str:
         return self._size(loop.args[0])
@@ -352,6 +400,12 @@ class Cpp(Lowering):
         through = INT64 if new is INT64 or (old is FLOAT64 and new is UINT8) else INT32
         wide = self.convert(text, old, old.accumulator)
         return self.convert((f"whole<{through.cpp}>({wide[0]})", ATOM), through, new)
+
+
+def _is_dear(node: Expr) -> bool:
+    """Does it take longer than a look into memory? Vector code has no fast conversion to long integers."""
+    cut_off = node.op == "cast" and node.args[0].dtype.is_float and not node.dtype.is_float
+    return cut_off or cost_of(node) >= TRANSCENDENTAL
 
 
 def _summed(fold: Expr) -> bool:

@@ -18,6 +18,7 @@ from dlcb.compiler.kgen import (
     cuda_columns,
     cuda_rows,
     cuda_tiled,
+    cut,
     parted,
     prelude,
     split,
@@ -130,6 +131,8 @@ def _bound(kernels: KernelSet, group: Group) -> KernelSet:
 
 def _cpp(operator: str, scalars: Scalars, nest: Nest, system: System) -> Iterable[Kernel]:
     kind = _cpp_kind(scalars, nest)
+    if kind is cpp.Cpp:
+        nest = cut.cut(nest, system)
     lowering = kind(nest, scalars.tensors, system)
     lines = lowering.run()
     name = _content_name(operator, cpp.function("", lowering, lines))

@@ -22,10 +22,11 @@ def guard_in_bounds(system: System, shape: Sequence[Expr], coordinates: Sequence
     for coordinate, size in zip(coordinates, shape, strict=True):
         if _broadcast(coordinate, size):
             continue
-        if not _proven(system, coordinate, facts):
-            missing.append(coordinate >= ZERO)
-        if not _proven(system, size - ONE - coordinate, facts):
-            missing.append(coordinate < size)
+        # the least of several is not negative where none of them is: what is proven of one is not asked
+        lows = coordinate.args if coordinate.op == "min" else (coordinate,)
+        missing += [low >= ZERO for low in lows if not _proven(system, low, facts)]
+        highs = coordinate.args if coordinate.op == "max" else (coordinate,)
+        missing += [high < size for high in highs if not _proven(system, size - ONE - high, facts)]
     return all_of([guard, *missing])
 
 
@@ -177,7 +178,25 @@ def _end(system: System, term: Expr, side: int) -> Expr | None:
                 return next(iter(known), None)
         case "cast" if term.args[0].dtype is BOOL:
             return ZERO if side < 0 else ONE
+        case "cast" if side < 0 and _is_no_negative_number(system, term.args[0]):
+            return ZERO
     return None
+
+
+def _is_no_negative_number(system: System, x: Expr) -> bool:
+    """Is a number that coordinates are made of, before it is cut off, >= 0? It is never NaN."""
+    match x.op:
+        case "const":
+            return bool(x.value >= 0)
+        case "size" | "index":
+            return True
+        case "floor" | "cast":
+            return _is_no_negative_number(system, x.args[0])
+        case "max":
+            return any(_is_no_negative_number(system, arg) for arg in x.args)
+        case "add" | "mul" | "div" | "min" | "where":
+            return all(_is_no_negative_number(system, arg) for arg in x.args[-2:])
+    return not x.dtype.is_float and system.known(x >= ZERO) is True
 
 
 def _sizes_at_least_zero(system: System, claim: Expr) -> bool:

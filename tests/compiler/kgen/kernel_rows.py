@@ -39,6 +39,7 @@ from kernel_programs import (
 )
 
 from dlcb.compiler.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT8
+from dlcb.compiler.expr.node import as_expr
 from dlcb.compiler.ir.graph import Graph, Value
 
 
@@ -312,6 +313,35 @@ ROWS: dict[str, Row] = {
         lambda p: p.concat(p.tensor("x", "n m"), p.exp(p.tensor("y", "n k")), axis=1),
         sizes("n m k", "3 2 5", "1 1 1", "2 0 3"),
     ),
+    "reflected": Row(
+        lambda p: p.pad(p.tensor("x", "n m"), low=(0, 2), high=(0, 1), value=0.0, mode="reflect"),
+        sizes("n m", "3 3", "2 4", "5 37", "0 6", "3 2100"),
+    ),
+    "replicated": Row(
+        lambda p: p.pad(p.tensor("x", "n m"), low=(1, 2), high=(0, 3), value=0.0, mode="replicate"),
+        sizes("n m", "3 1", "2 4", "5 37", "3 2100"),
+    ),
+    "ranges_in_any_order": Row(  # where one input ends and the other begins, nobody knows which comes first
+        lambda p: p.concat(
+            p.pad(p.tensor("x", "n a"), low=(0, 1), high=(0, 0), value=2.0),
+            p.pad(p.tensor("y", "n b"), low=(0, 0), high=(0, 1), value=3.0),
+            axis=1,
+        ),
+        sizes("n a b", "3 4 5", "2 0 3", "2 3 0", "1 0 0", "2 1500 1300"),
+    ),
+    "window_beyond_both_ends": Row(
+        lambda p: p.add(
+            p.pad(
+                p.slice(p.tensor("x", "n m"), axis=1, start=as_expr(0), stop=as_expr(2)),
+                low=(0, 3),
+                high=(0, 0),
+                value=1.0,
+            ),
+            p.pad(p.tensor("y", "n 1"), low=(0, 0), high=(0, 4), value=2.0),
+        ),
+        sizes("n m", "3 4", "2 2", "1 9"),
+    ),
+    "rolled": Row(lambda p: p.roll(p.tensor("x", "n 70"), axis=1, shift=3), sizes("n", "3", "1", "0", "130")),
     "padded": Row(
         lambda p: p.pad(p.tensor("x", "n m"), low=(1, 2), high=(0, 3), value=1.5),
         sizes("n m", "3 2", "1 1", "7 60"),

@@ -126,6 +126,22 @@ def test_the_lanes_of_a_cpu_walk_one_axis(name: str) -> None:
         assert not re.search(r"/ \d|% \d|divide\(", lanes), kernel.body
 
 
+@pytest.mark.parametrize("name", ("concatenated", "padded", "reflected", "replicated", "rolled"))
+def test_the_lanes_of_a_cpu_do_not_ask_where_they_are(name: str) -> None:
+    """They are cut where they would be treated differently."""
+    *_, kernel = kernels(name, Target.cpp())
+    lanes = re.findall(r"#pragma omp simd\n\s*for .*\{([^}]*)\}", kernel.body)
+    assert 2 <= len(lanes) <= 6
+    assert not any(re.search(r"<|%|_of\(", body) for body in lanes), kernel.body
+
+
+def test_what_each_row_would_compute_for_its_lanes_is_computed_once() -> None:
+    (kernel,) = kernels("upsampled", Target.cpp())
+    table, lanes = re.findall(r"#pragma omp simd\n\s*for .*\{([^}]*)\}", kernel.body)
+    assert "(int64_t)" in table and "(int64_t)" not in lanes
+    assert "?" not in lanes  # nothing is read but within the image
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", GOLDEN)
 def test_text_is_as_reviewed(name: str, target: str, golden: Callable[[str, str], None]) -> None:
