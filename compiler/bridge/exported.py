@@ -114,19 +114,22 @@ def state(
     """Tells `system` what the file says of sizes beside their ranges: that two are equal, or that one is so
     many times another and so many more; where no axis has that other's size, the remainder of the one."""
     found: dict[Any, Expr] = {}
+    places: dict[Any, str] = {}
     axes = [
-        (size.node.expr, dim, Provenance("exported", detail=f"axis {axis} of '{declared.name}' in the file"))
+        (size.node.expr, dim, f"axis {axis} of '{declared.name}'")
         for declared, sizes in zip(inputs, sizes_of(program, inputs), strict=True)
         for axis, (dim, size) in enumerate(zip(dims[declared.name], sizes, strict=True))
         if isinstance(dim, Expr) and isinstance(size, torch.SymInt)
     ]
-    for said, dim, why in sorted(
+    for said, dim, place in sorted(
         axes, key=lambda each: not each[0].is_Symbol
     ):  # what others follow from first
         if said in found:
-            system.equal(dim, found[said], why)
+            both = f"{places[said]} and {place} are one size in the file"
+            system.equal(dim, found[said], Provenance("exported", detail=both))
             continue
-        found[said] = dim
+        found[said], places[said] = dim, place
+        why = Provenance("exported", detail=f"{place} in the file")
         if said.is_Symbol or len(said.free_symbols) != 1:
             continue
         (symbol,) = said.free_symbols

@@ -20,14 +20,34 @@ def broken(guard: Guard, program: Program, sizes: Mapping[str, int]) -> RequestE
     places = places_of(program)
     definitions = {d.name: d.value for d in program.definitions}
     involved = roots_of(guard.condition, definitions)
+    twins = _twins(guard.condition, places, definitions)
     found = ", ".join(
-        f"{name} = {sizes[name]} ({places.get(name, 'found at run time')})" for name in involved
+        f"{name} = {sizes[root]} ({places.get(name, 'found at run time')})"
+        for root in involved
+        for name in twins.get(root, (root,))
     )
     nearest = _nearest(guard.condition, involved, sizes, definitions)
-    advice = "".join(f"; nearest legal {name}: {value}" for name, value in nearest)
+    advice = "".join(
+        f"; nearest legal {name}: {value}" for root, value in nearest for name in twins.get(root, (root,))
+    )
     why = f" ({guard.reason})" if guard.reason else ""
     kind = ContractError if guard.declared else GuardError
     return kind(f"{guard.condition!r} must hold{why}, but {found}{advice}", stage="host")
+
+
+def _twins(
+    condition: Expr, places: Mapping[str, str], definitions: Mapping[str, Expr]
+) -> dict[str, list[str]]:
+    """Of size variables what the condition calls them, where it names axes that are read by these names and
+    are defined to be equal to others'."""
+    twins: dict[str, list[str]] = {}
+    for name in sorted(free.value for free in condition.free):
+        same = definitions.get(name)
+        if same is None:
+            twins.setdefault(name, []).insert(0, name)
+        elif same.op == "size" and same.value not in definitions and name in places:
+            twins.setdefault(same.value, []).append(name)
+    return twins
 
 
 def places_of(program: Program) -> dict[str, str]:

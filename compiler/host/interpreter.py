@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from dlcb.compiler.dtype import dtype
 from dlcb.compiler.errors import CompilerError, ContractError, GuardError, RequestError
 from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import all_of, equal, not_equal, size
+from dlcb.compiler.expr.node import all_of, equal, not_equal, size, substitute
 from dlcb.compiler.host.arena import arena, of_rooms
 from dlcb.compiler.host.evaluator import Choice, Spread, compile_expressions
 from dlcb.compiler.host.guards import broken, places_of, roots_of
@@ -166,6 +166,9 @@ class Interpreter:
     def _explain(self, dim: Expr, expected: int) -> str:
         if dim.is_const:
             return f"{expected}, which is fixed"
+        definitions = {size(d.name): d.value for d in self.program.definitions}
+        while not dim.free.isdisjoint(definitions):  # by what is read elsewhere, not at this very axis
+            dim = substitute(dim, definitions)
         places = places_of(self.program)
         origins = ", ".join(
             f"{s.value} is {places.get(s.value, 'derived')}" for s in sorted(dim.free, key=repr)

@@ -2,12 +2,14 @@
 numbers."""
 
 import random
+from dataclasses import replace
 
 import handmade
 import pytest
 
 from dlcb.compiler.dtype import FLOAT64, INDEX
 from dlcb.compiler.errors import CompilerError, ContractError, GuardError
+from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import (
     apply,
     as_expr,
@@ -23,7 +25,7 @@ from dlcb.compiler.expr.node import (
 from dlcb.compiler.host.evaluator import Choice, Spread, compile_expressions
 from dlcb.compiler.host.interpreter import Interpreter
 from dlcb.compiler.host.magic import divide, magic
-from dlcb.compiler.host.program import Guard, Launch, Program
+from dlcb.compiler.host.program import Definition, Guard, Launch, Program
 
 n, m = size("n"), size("m")
 UNIT = "0" * 64
@@ -73,6 +75,33 @@ def test_a_declared_guard_is_the_contract_and_a_derived_one_is_not() -> None:
         assert "n % 100 == 0 must hold (view, model.py:7)" in str(caught.value)
         assert "n = 2099 (axis 0 of input 'x')" in str(caught.value)
         assert "nearest legal n: 2100" in str(caught.value)
+
+
+def test_of_two_equal_axes_each_is_told_by_its_own_place() -> None:
+    """As a file has them: `q` is the size of y's axis, and equal to `n`, x's."""
+    q, r = size("q"), size("r")
+
+    def program(condition: Expr) -> Interpreter:
+        found = one_launch(inputs=[("x", n, m), ("y", q, r)], guards=[Guard(condition, False, "")])
+        equal_to = (Definition("q", n), Definition("r", 2 * m + 1))
+        return Interpreter(replace(found, definitions=equal_to))
+
+    with pytest.raises(GuardError, match=r"input 'y' is 6, expected n = 2 \(n is axis 0 of input 'x'\)"):
+        program(q <= 4).bind([(2, 5), (6, 11)])
+    with pytest.raises(GuardError, match=r"expected m \* 2 \+ 1 = 11 \(m is axis 1 of input 'x'\)"):
+        program(q <= 4).bind([(2, 5), (2, 12)])
+    for condition, words in (
+        (q <= 4, "q <= 4 must hold, but q = 7 (axis 0 of input 'y'); nearest legal q: 4"),
+        (n <= 4, "n <= 4 must hold, but n = 7 (axis 0 of input 'x'); nearest legal n: 4"),
+        (
+            n * q <= 16,
+            "n = 7 (axis 0 of input 'x'), q = 7 (axis 0 of input 'y'); nearest legal n: 4; nearest legal q",
+        ),
+        (r <= 4, "r <= 4 must hold, but m = 2 (axis 1 of input 'x'); nearest legal m: 1"),
+    ):
+        with pytest.raises(GuardError) as caught:
+            program(condition).plan({"n": 7, "m": 2})
+        assert words in str(caught.value)
 
 
 def test_the_first_variant_whose_guards_hold_is_launched() -> None:
