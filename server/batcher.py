@@ -421,6 +421,7 @@ class Batcher:
         if pending.done:
             return
         stage = "waiting" if pending.waiting else "running"
+        pending.model.statistics.fail.add(1, time.perf_counter() - pending.arrived)
         self._left(pending, "deadline")
         pending.deliver(None, DeadlineExceeded(f"the timeout of {timeout * 1e3:g} ms passed while {stage}"))
 

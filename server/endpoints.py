@@ -19,7 +19,7 @@ from dlcb.server.errors import BadRequest, Forbidden, NotFound, TooLarge, Unsupp
 from dlcb.server.memory import check_memory
 from dlcb.server.model import ServedModel
 from dlcb.server.probing import TOLERANCES
-from dlcb.server.registry import Registry
+from dlcb.server.registry import LoadFailed, Registry
 from dlcb.server.types import State
 
 EXTENSIONS = (
@@ -124,7 +124,8 @@ class Endpoints:
         return self.registry.index(ready)
 
     async def load(self, name: str, body: Any) -> None:
-        """Load, or load anew, the version that the parameters name, or every registered version."""
+        """Load, or load anew, the version that the parameters name, or every registered version: one that
+        fails keeps no other from being loaded."""
         self._allow()
         parameters = _parameters(body)
         for key in parameters:
@@ -133,8 +134,14 @@ class Endpoints:
         version = _version(parameters, ("version",))
         repository = self.registry.repository
         found = repository.versions(name) if version is None else [repository.find(name, version)]
+        failed: list[LoadFailed] = []
         for entry in found:
-            await self.registry.load(entry)
+            try:
+                await self.registry.load(entry)
+            except LoadFailed as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
 
     async def unload(self, name: str, body: Any) -> None:
         """Unload the version that the parameters name, or every version."""

@@ -363,11 +363,17 @@ def inferences(client: httpx.Client, model: str) -> int:
 
 
 def test_a_deadline_answers_504_at_once(client: httpx.Client) -> None:
-    start = time.perf_counter()
+    def failures() -> int:
+        return int(
+            client.get("/v2/models/sleepy/stats").json()["model_stats"][0]["inference_stats"]["fail"]["count"]
+        )
+
+    before, start = failures(), time.perf_counter()
     body = ask(numpy.full((1, 1), 1000.0), parameters={"timeout": 50_000})
     response = client.post("/v1/models/sleepy/infer", content=body)
     assert response.status_code == 504 and "50 ms" in response.json()["error"]
     assert time.perf_counter() - start < 0.9  # before the run could have ended
+    assert failures() == before + 1
 
 
 def test_V8_the_queue_s_bound_is_exact(server: LiveServer) -> None:

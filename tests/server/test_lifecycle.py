@@ -372,6 +372,24 @@ def test_a_version_is_loaded_and_unloaded_beside_another(client: httpx.Client) -
     assert client.post("/v2/models/spare/infer", content=body(5)).status_code == 503
 
 
+def test_a_version_that_does_not_load_keeps_no_other_from_it(launch: Start) -> None:
+    entry = config().partition("models:\n")[2]
+    of_two = entry.replace("{}", "{fails: compiler}") + '    version: "2"\n'
+    options = (
+        "port: 0, backend: eager_model, grace_seconds: 0, exit_on_error: false, keys: {admin: [admin-key]}"
+    )
+    server = launch(f"server: {{{options}}}\nmodels:\n{entry}{of_two}")
+    with server.client() as client:
+        path = "/v2/repository/models/identity"
+        assert client.post(f"{path}/unload", headers=ADMIN).status_code == 200
+        failed = client.post(f"{path}/load", headers=ADMIN)
+        assert (
+            failed.status_code == 500 and "version '2' did not load: told to fail" in failed.json()["error"]
+        )
+        answer = client.post("/v2/models/identity/infer", content=body(5)).json()
+        assert answer["model_version"] == "1"
+
+
 def test_V6_requests_are_answered_while_another_model_loads(client: httpx.Client) -> None:
     """None of them waits for it. (How much a compilation moves the p99 is the load test's to measure.)"""
     path = "/v2/repository/models/slow_to_compile"
