@@ -196,7 +196,7 @@ def web_application(  # noqa: PLR0915 - a list of routes, one short function eac
     async def invalid(_request: Request, error: Exception) -> Response:
         return reply({"error": f"the request is not valid: {error}"[:500]}, 400)
 
-    for kind in (ServerError, RequestError):
+    for kind in (ServerError, RequestError, Exception):  # the last: a fault of ours, which the log has
         web.add_exception_handler(kind, known)
     web.add_exception_handler(HTTPException, http_error)
     web.add_exception_handler(RequestValidationError, invalid)

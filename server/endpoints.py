@@ -16,7 +16,7 @@ from dlcb.compiler import Dim, TensorSpec
 from dlcb.compiler.signature import describe
 from dlcb.server.datatypes import BY_DTYPE
 from dlcb.server.errors import BadRequest, Forbidden, NotFound, TooLarge, Unsupported
-from dlcb.server.memory import check_memory
+from dlcb.server.memory import ADDRESSABLE, check_memory
 from dlcb.server.model import ServedModel
 from dlcb.server.probing import TOLERANCES
 from dlcb.server.registry import LoadFailed, Registry
@@ -221,17 +221,21 @@ class Endpoints:
                 raise BadRequest(f"shapes: input '{key}' must be a list of non-negative integers")
         specs = {spec.name: spec for spec in model.signature.inputs}
         bound = model.signature.check(shapes, {key: specs[key].dtype for key in shapes if key in specs})
-        planned = await self.registry.plan(model, shapes)
         size = sum(math.prod(shape) * BY_DTYPE[specs[key].dtype].size for key, shape in shapes.items())
+        memory = None if model.footprint is None else model.footprint(bound)
+        if (most := max(size, memory or 0)) > ADDRESSABLE:
+            raise BadRequest(f"a run at these shapes takes {most} bytes, and {ADDRESSABLE} can be addressed")
+        refused = _refused(model, bound)
+        planned = await self.registry.plan(model, shapes)
         seconds = model.cost.forecast(size)
         return {
             "symbols": bound,
             "outputs": planned["output_shapes"],
             "tier": planned["tier"],
             "bytes": planned["bytes"],
-            "memory": None if model.footprint is None else model.footprint(bound),
+            "memory": memory,
             "memory_limit": model.memory,
-            "refused": _refused(model, bound),
+            "refused": refused,
             "cached": planned["cached"],
             "would_compile": planned["would_compile"],
             "predicted_milliseconds": None if seconds is None else seconds * 1e3,

@@ -13,8 +13,9 @@ from pathlib import Path
 from dlcb.compiler import BatchAxes, Dim, Signature
 from dlcb.compiler.signature import compile_expression
 from dlcb.server.datatypes import BY_DTYPE
-from dlcb.server.errors import TooLarge
+from dlcb.server.errors import BadRequest, TooLarge
 
+ADDRESSABLE = 2**63 - 1  # bytes, and the largest number that a message carries
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 Footprint = Callable[[Mapping[str, int]], int]
@@ -45,21 +46,35 @@ def check_memory(
     batch: BatchAxes | None = None,
 ) -> None:
     """TooLarge, with the number, for a request that could not run even alone; where its rows are independent,
-    also with how many of them could."""
-    if footprint is None or limit is None:
+    also with how many of them could. BadRequest where a size of 0 hides others that no tensor can have."""
+    if footprint is None:
+        return
+    if 0 in sizes.values():
+        most = footprint({symbol: size or 1 for symbol, size in sizes.items()})
+        if most > ADDRESSABLE:
+            raise BadRequest(
+                f"model '{model}' at {_words_of(sizes)}: at 1 in place of 0 that is {most} bytes, and "
+                f"{ADDRESSABLE} can be addressed"
+            )
+    if limit is None:
         return
     bytes_at: Footprint = footprint
     needed = bytes_at(sizes)
     if needed <= limit:
         return
-    where = ", ".join(f"{symbol} {size}" for symbol, size in sizes.items())
-    message = f"model '{model}' at {where} needs {needed} bytes of memory, and a run may take {limit}"
+    message = (
+        f"model '{model}' at {_words_of(sizes)} needs {needed} bytes of memory, and a run may take {limit}"
+    )
     rows = 0 if batch is None else sizes[batch.symbol]
     if batch is not None and rows > 1:
         symbol = batch.symbol
         fit = bisect_right(range(1, rows), limit, key=lambda count: bytes_at({**sizes, symbol: count}))
         message += f"; at {symbol} {fit} it would fit" if fit else f"; it would not fit at {symbol} 1 either"
     raise TooLarge(message)
+
+
+def _words_of(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{symbol} {size}" for symbol, size in sizes.items())
 
 
 def available_on_host(workers: int) -> int:

@@ -275,8 +275,28 @@ class Supervisor:
             return
 
     async def _load_in_all(self, handle: int) -> float:
-        """Seconds of the slowest worker, or until those that know only old code have been replaced."""
-        workers = [worker for worker in self._workers if worker not in self._going]
+        """Seconds that took, with those until workers that know only old code have been replaced. Beside jobs
+        one worker goes first, a spare if there is one: a model that ends its process ends no other."""
+        start = asyncio.get_running_loop().time()
+        old: dict[WorkerProcess, OldCode] = {}
+        if self._settled:
+            by_turn = sorted(self._staying(), key=lambda worker: worker in self._batcher.lanes)
+            old |= await self._load_in_each(by_turn[:1], handle)
+        old |= await self._load_in_each(
+            [worker for worker in self._staying() if worker not in old and handle not in worker.models],
+            handle,
+        )
+        if old:
+            await self._replace(old)
+        return asyncio.get_running_loop().time() - start
+
+    def _staying(self) -> list[WorkerProcess]:
+        return [worker for worker in self._workers if worker not in self._going]
+
+    async def _load_in_each(
+        self, workers: Sequence[WorkerProcess], handle: int
+    ) -> dict[WorkerProcess, OldCode]:
+        """Load a model in these workers; gives those that know only old code."""
         found = await asyncio.gather(
             *(self._load_in(worker, handle) for worker in workers), return_exceptions=True
         )
@@ -286,10 +306,7 @@ class Supervisor:
                 old[worker] = outcome
             elif isinstance(outcome, BaseException):
                 raise outcome
-        seconds = [outcome for outcome in found if isinstance(outcome, float)]
-        if old:
-            seconds.append(await self._replace(old))
-        return max(seconds, default=0.0)
+        return old
 
     async def _replace(self, old: Mapping[WorkerProcess, OldCode]) -> float:
         """Start a successor of each of these workers with every model, and then let them take over; seconds

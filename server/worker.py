@@ -390,7 +390,8 @@ class Worker:
         threading.Thread(target=self._plan_model, args=(message,), daemon=True).start()
 
     def _plan_model(self, message: dict[str, Any]) -> None:
-        reply: dict[str, Any] = {"event": "planned", "ticket": message["ticket"]}
+        told = {"event": "planned", "ticket": message["ticket"]}
+        reply: dict[str, Any] = dict(told)
         try:
             if refused := self._refused.get(message["handle"]):
                 raise ChangedCode(refused)
@@ -407,7 +408,10 @@ class Worker:
             if summary.would_compile and not self._compiles:  # it will ask, and be refused
                 summary = replace(summary, would_compile=False, tier="eager")
             reply["plan"] = asdict(summary)
-        self._tell(reply)
+        try:
+            self._tell(reply)
+        except TypeError:  # a number that no message carries
+            self._tell({**told, "illegal": "at these shapes it takes more bytes than can be addressed"})
 
     def _report_counters(self, _message: dict[str, Any]) -> None:
         models = {

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
+
+from dlcb.server.app import web_application
+from dlcb.server.endpoints import Endpoints
+from dlcb.server.metrics import Metrics
+from dlcb.server.settings import Server
 
 ADMIN = {"X-API-Key": "admin-key"}
 BODY = {"inputs": [{"name": "x", "shape": [2, 3], "datatype": "FP32", "data": [0.0] * 6}]}
@@ -93,6 +102,34 @@ def test_plan_runs_nothing(client: httpx.Client) -> None:
         response = client.post("/v1/models/mlp/plan", json=wrong)
         assert response.status_code == 400 and list(response.json()) == ["error"], wrong
         assert words in response.json()["error"]
+
+
+@pytest.mark.parametrize("shape", [[2**40, 2**40], [2**61, 2**61], [0, 2**61]])
+def test_sizes_that_nothing_can_address_are_refused_and_not_waited_for(
+    client: httpx.Client, shape: list[int]
+) -> None:
+    planned = client.post("/v1/models/heavy/plan", json={"shapes": {"x": shape}})
+    entry = {"name": "x", "shape": shape, "datatype": "FP32", "data": []}
+    inferred = client.post("/v2/models/heavy/infer", json={"inputs": [entry]})
+    for answer in (planned, inferred):
+        assert answer.status_code == 400 and "can be addressed" in answer.json()["error"]
+
+
+def test_a_fault_of_ours_has_the_form_of_an_error() -> None:
+    class Faulty(Endpoints):
+        def root(self) -> dict[str, Any]:
+            raise RuntimeError("with details")
+
+    app = web_application(Faulty(None, False), Metrics(), Server(), lambda: True)  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+
+    async def ask() -> httpx.Response:
+        async with httpx.AsyncClient(transport=transport, base_url="http://dlcb") as client:
+            return await client.get("/")
+
+    answer = asyncio.run(ask())
+    assert answer.status_code == 500 and list(answer.json()) == ["error"]
+    assert "with details" not in answer.text
 
 
 def test_a_parameter_of_load_or_unload_that_is_misspelt_means_no_version(client: httpx.Client) -> None:

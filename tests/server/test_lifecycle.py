@@ -390,6 +390,26 @@ def test_a_version_that_does_not_load_keeps_no_other_from_it(launch: Start) -> N
         assert answer["model_version"] == "1"
 
 
+@pytest.mark.parametrize("spares", [0, 1])
+def test_a_model_that_ends_its_worker_is_loaded_in_one_first(launch: Start, spares: int) -> None:
+    entry = config().partition("models:\n")[2]
+    deadly = (
+        entry.replace("name: identity", "name: deadly").replace("{}", "{fails: worker}") + "    load: false\n"
+    )
+    processes = f"workers: 2, spares: {spares}, backend: eager_model"
+    options = f"port: 0, {processes}, grace_seconds: 0, keys: {{admin: [admin-key]}}"
+    server = launch(f"server: {{{options}}}\nmodels:\n{entry}{deadly}")
+    with server.client() as client:
+        before = set(workers(server))
+        until(lambda: len(workers(server)) == 2 + spares)
+        failed = client.post("/v2/repository/models/deadly/load", headers=ADMIN)
+        assert failed.status_code == 500 and "ended with code 9" in failed.json()["error"]
+        assert len(before & set(workers(server))) == (2 if spares else 1)
+        assert client.post("/v2/models/identity/infer", content=body(5)).status_code == 200
+        until(lambda: len(workers(server)) == 2 + spares)
+        assert "dlcb_worker_restarts_total 1.0" in client.get("/metrics").text
+
+
 def test_V6_requests_are_answered_while_another_model_loads(client: httpx.Client) -> None:
     """None of them waits for it. (How much a compilation moves the p99 is the load test's to measure.)"""
     path = "/v2/repository/models/slow_to_compile"

@@ -274,6 +274,16 @@ def test_a_plan_says_what_comes_of_a_new_rank(front: Front, compiles: bool) -> N
     assert (plan["would_compile"], plan["tier"]) == ((True, "jit") if compiles else (False, "eager"))
 
 
+def test_a_plan_with_numbers_that_no_message_carries_is_an_answer_all_the_same(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = eager_model.Plan({"y": (2,)}, "dynamic", 2**64, False, False)
+    monkeypatch.setattr(front.model, "plan", lambda shapes: planned)
+    front.worker._plan_model({"ticket": 3, "handle": 7, "shapes": {"x": [2, 3]}})
+    event = front.event()
+    assert event["ticket"] == 3 and "more bytes than can be addressed" in event["illegal"]
+
+
 def test_a_model_that_ends_its_program_ends_a_request(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(front.model, "run", lambda arrays: sys.exit(2))
