@@ -16,6 +16,7 @@ if (
     from dlcb.server.model import ServedModel
 
 WORKERS = "workers"
+LEAST_WIDTH = 12  # of the column of names
 
 
 class Terminal:
@@ -37,6 +38,7 @@ class Terminal:
             disable=not self._error.is_terminal,
         )
         self._tasks: dict[str, TaskID] = {}
+        self._width = max(map(len, models), default=0)
         self._out.print(f"{doing} {', '.join(models) or 'without a model'}", markup=False)
         self._tasks[WORKERS] = self._bars.add_task(WORKERS, total=None, stage="loading PyTorch")
         for name in dict.fromkeys(models):
@@ -51,7 +53,7 @@ class Terminal:
 
     def loaded(self, model: ServedModel) -> None:
         self._bars.update(self._tasks[model.name], visible=False)
-        for line in ready_lines(model):
+        for line in ready_lines(model, self._width):
             self._out.print(line, markup=False)
 
     def left_out(self, model: str, line: str) -> None:
@@ -74,10 +76,11 @@ class Terminal:
         self._error.print(f"dlcb: {' '.join(line.split())}", markup=False)
 
 
-def ready_lines(model: ServedModel) -> list[str]:
+def ready_lines(model: ServedModel, width: int = 0) -> list[str]:
     """`minilm  free batch, sequence | dynamic | 31 kernels | stacks batch | 7.9 s | cache miss`,
     and below it why PyTorch runs it, where it does, at which sizes no graph of it serves, and why requests do
-    not share batches as far as they were meant to."""
+    not share batches as far as they were meant to. `width` is that of the longest name."""
+    width = max(width, LEAST_WIDTH)
     ranks = sorted({len(shape) for shape in model.probes})
     seconds = model.compile_seconds + model.load_seconds
     line = report_line(model.report, seconds, batching_words(model), ranks)
@@ -90,7 +93,7 @@ def ready_lines(model: ServedModel) -> list[str]:
         said.insert(0, f"PyTorch runs it: {why}")
     if model.stacks and model.signature.batch is None:
         said = [*model.report.get("batching", ()), *said]
-    return [f"{model.name:<12} {line}", *(f"{'':<12}   {' '.join(text.split())}" for text in said)]
+    return [f"{model.name:<{width}} {line}", *(f"{'':<{width}}   {' '.join(text.split())}" for text in said)]
 
 
 def batching_words(model: ServedModel) -> str:

@@ -4,6 +4,7 @@ server."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -127,11 +128,15 @@ def _measure(
     if floors:
         machine[BANDWIDTH] = round(copy_bandwidth(device) / 1e9, 1)
 
-    def run(case: Case) -> CaseResult:
+    def run(number: int, case: Case) -> CaseResult:
+        at = f"{len(case.sizes)} size{'s' if len(case.sizes) != 1 else ''}"
+        contestants = ", ".join(("ours", *_words(peers)))
+        said = f"{number} of {len(chosen)}: {case.source.name} at {at}, {rounds} rounds of {contestants}"
+        typer.echo(said, err=True)
         with about(case):
             return run_case(case, device, _words(peers), rounds=rounds)
 
-    results = _kept(map(run, chosen), machine, out)
+    results = _kept(map(run, itertools.count(1), chosen), machine, out)
     print_results(results, machine)
     return results
 
