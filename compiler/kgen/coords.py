@@ -8,7 +8,7 @@ here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dlcb.compiler.dtype import DType
@@ -88,13 +88,16 @@ def names(group: Group) -> dict[Value, str]:
     }
 
 
-def infer(group: Group, layouts: Layouts, system: System, columns: int = 1) -> Scalars:
+def infer(group: Group, layouts: Layouts, system: System, columns: int = 1, places: int = 1) -> Scalars:
     """The outputs of `group` as scalar expressions. Raises UnsupportedOperator for a node without a
     coordinate rule.
 
     With `columns` the last axis of small windows is a sum written out, for so many neighbours along the last
-    axis but one: what several windows read is one load. The domain then counts strips of neighbours."""
-    return _Inference(group, layouts, system, columns).run()
+    axis but one: what several windows read is one load. The domain then counts strips of neighbours.
+
+    With `places` so many neighbours along the last axis of more than one element, whose size they divide, are
+    elements of their own. The domain then counts groups of them."""
+    return _Inference(group, layouts, system, columns, places).run()
 
 
 def is_window(node: Node) -> bool:
@@ -114,14 +117,15 @@ class _Pending(Exception):
 
 
 class _Inference:
-    def __init__(self, group: Group, layouts: Layouts, system: System, columns: int) -> None:
+    def __init__(self, group: Group, layouts: Layouts, system: System, columns: int, places: int) -> None:
         self.group = group
         self.layouts = layouts
         self.system = system
         self.inside = set(group.nodes)
         self.names = names(group)
         self.made: dict[_Key, Expr] = {}
-        self.columns = columns
+        self.columns, self.places = columns, places
+        self.innermost = 0  # the axis whose places are elements of their own
         self.terms: dict[tuple[_Key, int], Expr] = {}  # of windows written out
         self.loops: list[Expr] = []  # every loop index so far
         self.checks: dict[Expr, bool] = {}  # whether an expression holds an index check
@@ -130,24 +134,47 @@ class _Inference:
         anchor = self.group.anchor
         shape = tuple(self.system.simplify(size) for size in anchor.shape)
         domain = tuple(ZERO if size is ONE else index(f"i{axis}", size) for axis, size in enumerate(shape))
+        if self.places > 1:
+            self.innermost = max(axis for axis, i in enumerate(domain) if i is not ZERO)
+            count = self.system.simplify(shape[self.innermost] // self.places)
+            group = ZERO if count is ONE else index(f"i{self.innermost}", count)
+            domain = (*domain[: self.innermost], group, *domain[self.innermost + 1 :])
         # a reduction over the innermost axis shares its index, and so its elements
         self.loops = [i for i in reversed(domain) if i is not ZERO]
-        elements = []
+        elements: list[Element] = []
         for value in self.group.outputs:
             indices = domain if self._same_shape(value, anchor) else domain[: self.group.rows]
-            elements += [self._stored(value, indices, column) for column in range(self.columns)]
+            stored = self._in_places if self.places > 1 else self._in_columns
+            elements += stored(value, indices)
         if self.columns > 1:
             domain = _with_strip(domain, self.columns)
         return Scalars(domain, tuple(elements), {self.names[value]: value for value in self.group.inputs})
 
-    def _stored(self, value: Value, indices: tuple[Expr, ...], column: int) -> Element:
-        """What is stored of `value`; with strips, in one of their columns."""
-        guard, places = TRUE, indices
-        if self.columns > 1:
-            size, indices = places[-2].args[0], _with_strip(indices, self.columns)
-            place = indices[-2] * self.columns + column
-            places = (*places[:-2], place, places[-1])
+    def _in_columns(self, value: Value, indices: tuple[Expr, ...]) -> Iterator[Element]:
+        """What is stored of `value`; with strips, in each of their columns."""
+        if self.columns == 1:
+            yield self._stored(value, indices, indices)
+            return
+        size, strip = indices[-2].args[0], _with_strip(indices, self.columns)
+        for column in range(self.columns):
+            place = strip[-2] * self.columns + column
             guard = self.system.simplify(place < size) if column else TRUE
+            yield self._stored(value, strip, (*indices[:-2], place, indices[-1]), guard)
+
+    def _in_places(self, value: Value, indices: tuple[Expr, ...]) -> Iterator[Element]:
+        """What is stored of `value` in each place of a group."""
+        axis = self.innermost
+        if axis >= len(indices):
+            yield self._stored(value, indices, indices)
+            return
+        for place in range(self.places):
+            coordinate = indices[axis] * self.places + place
+            places = (*indices[:axis], coordinate, *indices[axis + 1 :])
+            yield self._stored(value, indices, places)
+
+    def _stored(
+        self, value: Value, indices: tuple[Expr, ...], places: tuple[Expr, ...], guard: Expr = TRUE
+    ) -> Element:
         coordinates = (*places, *(ZERO for _ in range(value.rank - len(places))))
         scalar = _narrowed(self.element(value, coordinates, TRUE), value.dtype)
         return Element(value, scalar, self._offset(value, coordinates), indices, guard)

@@ -274,6 +274,9 @@ class Cuda(Lowering):
             return f"quotient({args[0][0]}, {args[1][0]}, {outside.names[inverse][0]})", ATOM
         if node.op == "exp" and node.dtype is FLOAT32 and self._all_half:
             return f"exp_roughly({args[0][0]})", ATOM
+        if self._is_of_lane(node, home):
+            assert isinstance(home, Lanes)
+            return self._of_lane(node, identifier(home.first.value))
         if not self._packed_load(node, home):
             return super()._spell(node, args, home)
         assert isinstance(home, Lanes) and home.parent is not None
@@ -284,6 +287,24 @@ class Cuda(Lowering):
         access = f"reinterpret_cast<const {kind}*>({name} + {_sum(offset)})"
         home.parent.lines.append(f"const {kind} {pack} = {self._wanted_load(access, node, guard)};")
         return f"{pack}.at[lane]", ATOM
+
+    def _is_of_lane(self, node: Expr, home: Scope) -> bool:
+        """Is a lane's index divided by a number of which the number of lanes is a multiple or a part?"""
+        if node.op not in ("floordiv", "mod") or not isinstance(home, Lanes) or self.variant.peeled:
+            return False
+        index, divisor = node.args
+        width = self.variant.width
+        return (
+            index is home.lane and divisor.is_const and not (width % divisor.value and divisor.value % width)
+        )
+
+    def _of_lane(self, node: Expr, first: str) -> Spelled:
+        """A quotient or remainder of a lane's index. The first index of a thread is a multiple of the number
+        of lanes, so that what differs among these is known once their loop is unrolled."""
+        divisor, within = node.args[1].value, self.variant.width % node.args[1].value == 0
+        if node.op == "mod":
+            return ("lane % " + str(divisor), 13) if within else (f"{first} % {divisor} + lane", 12)
+        return (f"{first} / {divisor} + lane / {divisor}", 12) if within else (f"{first} / {divisor}", 13)
 
     def _wanted_load(self, access: str, node: Expr, guard: Spelled) -> str:
         """A load of what `access` points to, which is made without a branch where it has conditions."""

@@ -20,6 +20,7 @@ from dlcb.compiler.kgen import (
     cuda_tiled,
     cut,
     parted,
+    interleaved,
     prelude,
     split,
     variants,
@@ -50,6 +51,8 @@ def generate(
     if alike not in known:
         scalars = infer(group, layouts, system)
         nest = plan(scalars, group, system)
+        if target.kind == "cpp":
+            scalars, nest = interleaved.written_out(group, layouts, system, scalars, nest)
         key = (target, group.anchor.made_by.op.name, *_content(nest, scalars))
         if key not in known:
             known[key] = _kernels(group, layouts, scalars, nest, system, target)

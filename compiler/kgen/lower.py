@@ -9,6 +9,7 @@ What a scope looks like, and how a reduction is carried out, is the target's bus
 from __future__ import annotations
 
 import re
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -457,13 +458,15 @@ def _arranged(system: System, nest: Nest) -> tuple[Nest, Mapping[Expr, Expr]]:
     for number, loop in enumerate(nest.inner):
         rank[loop] = 2 + number
 
-    def level(term: Expr) -> int:
-        if term is ONE:
-            return 0
+    def level(term: Expr, coefficient: Expr) -> int:
+        if (
+            term is ONE
+        ):  # a place among neighbours comes last, so that their accesses are seen to be side by side
+            return sys.maxsize if nest.places > 1 and coefficient.is_const else 0
         return max((rank.get(i, 100) for i in term.free if i.op == "index"), default=0)
 
     def address(offset: Expr, before: Expr) -> Expr:
-        terms = sorted(linear(offset).items(), key=lambda item: (level(item[0]), item[0].op != "index"))
+        terms = sorted(linear(offset).items(), key=lambda item: (level(*item), item[0].op != "index"))
         total: Expr = ZERO
         for term, coefficient in terms:
             factor = system.simplify(coefficient)

@@ -53,6 +53,7 @@ class Nest:
     inner: tuple[Expr, ...]
     elements: tuple[Element, ...]
     parts: Parts | None = None  # where its reductions run over parts of their elements
+    places: int = 1  # neighbouring elements that one turn of the innermost loop computes
 
     @property
     def domain(self) -> Expr:
@@ -85,7 +86,7 @@ class Nest:
                 longest = extent(fold)
         if self.kind == "row":
             return product(i.args[0] for i in self.rows) * (longest + product(i.args[0] for i in self.inner))
-        return self.domain * longest
+        return self.domain * longest * self.places
 
 
 def extent(fold: Expr) -> Expr:

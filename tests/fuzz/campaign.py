@@ -14,7 +14,7 @@ from dlcb.compiler.options import CompileOptions, Target
 from dlcb.compiler.thunks.model import CompiledModel
 from dlcb.kernel_cache import LayeredStore
 
-from . import casts, draw, looked_up
+from . import casts, draw, interleaved, looked_up
 from .bridged import captured, is_wrongly_declared
 from .compiled import CPP, Ready, load, ready
 from .judge import Verdict, judge
@@ -37,10 +37,13 @@ class Way:
     casts: bool = False
     looked_up: bool = False
     values: int = CompileOptions.region_values
+    interleaved: bool = False
 
     def program(self, seed: int) -> Program:
         if self.looked_up:
             return looked_up.program(seed)
+        if self.interleaved:
+            return interleaved.program(seed)
         return casts.program(seed) if self.casts else draw.program(seed, for_bridge=self.bridge)
 
     def judge(self, program: Program, each: Ready, model: CompiledModel) -> Verdict:

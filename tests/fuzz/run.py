@@ -36,6 +36,7 @@ def main() -> int:
     parser.add_argument("--bridge", action="store_true", help="capture the programs from PyTorch")
     parser.add_argument("--casts", action="store_true", help="casts between all types, compared bit by bit")
     parser.add_argument("--looked-up", action="store_true", help="long rows that data choose")
+    parser.add_argument("--interleaved", action="store_true", help="neighbours that are unlike each other")
     parser.add_argument(
         "--values",
         type=int,
@@ -50,7 +51,7 @@ def main() -> int:
     tally, start, told = Tally(), time.monotonic(), 0
     with tempfile.TemporaryDirectory() as folder:
         target = Target.cpp() if given.target == "cpp" else options_for("cuda").target
-        drawn = (given.bridge, target, given.casts, given.looked_up, given.values)
+        drawn = (given.bridge, target, given.casts, given.looked_up, given.values, given.interleaved)
         way = Way(given.shapes, open_store(Path(folder)), *drawn)
         for first in range(given.seed, given.seed + given.programs, given.batch):
             last = min(first + given.batch, given.seed + given.programs)

@@ -55,6 +55,13 @@ def test_random_casts_are_eager_s(tmp_path):
     assert tally.verdict.shapes > 2 * PROGRAMS
 
 
+def test_random_neighbours_agree_with_eager_and_the_oracle(tmp_path):
+    tally, way = Tally(), Way(SHAPES, open_store(tmp_path), interleaved=True)
+    campaign(range(PROGRAMS // 2), way, tally)
+    assert not tally.failures, smaller(tally.failures[0], way)
+    assert tally.verdict.shapes > 2 * PROGRAMS
+
+
 def test_random_programs_through_the_bridge(tmp_path):
     tally = clean(tmp_path, range(4), bridge=True)
     assert tally.verdict.shapes > 8

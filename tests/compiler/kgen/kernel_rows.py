@@ -10,6 +10,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from interleaved_programs import (
+    bits,
+    channels_of_images,
+    interleaved_but_one,
+    interleaved_columns,
+    interleaved_rows_looked_up,
+    interleaved_sums,
+    interleaved_twice,
+    pixels_shuffled,
+    rotary,
+    rotary_after_norm,
+    rotary_half,
+    rotary_heads_joined,
+    stacks,
+)
 from kernel_programs import (
     Program,
     beside_a_size,
@@ -308,6 +323,21 @@ ROWS: dict[str, Row] = {
         lambda p: p.add(p.tensor("x", "n", UINT8), p.tensor("y", "n", UINT8)),
         sizes("n", "50"),
         {"x": below(256), "y": below(256)},
+    ),
+    "rotary": Row(rotary, sizes("b s h", "2 3 2", "1 1 1", "1 5 7", "0 2 1")),
+    "rotary_half": Row(rotary_half, sizes("b s h", "2 3 2", "1 1 1", "1 5 7"), tolerance=2e-3),
+    "rotary_after_norm": Row(rotary_after_norm, sizes("b s h", "2 3 2", "1 1 1", "1 5 7")),
+    "rotary_heads_joined": Row(rotary_heads_joined, sizes("b s h", "2 3 2", "1 1 1", "1 5 7")),
+    "stacks": Row(stacks, sizes("n m", "3 5", "1 1", "2 70", "0 3")),
+    "interleaved_twice": Row(interleaved_twice, sizes("n m", "3 5", "1 1", "2 70", "3 0")),
+    "interleaved_but_one": Row(interleaved_but_one, sizes("n m", "3 5", "1 1", "2 70")),
+    "interleaved_columns": Row(interleaved_columns, sizes("n m", "3 5", "1 1", "70 65", "8 64")),
+    "interleaved_sums": Row(interleaved_sums, sizes("n m", "3 5", "1 1", "70 65", "4 300")),
+    "interleaved_rows_looked_up": Row(interleaved_rows_looked_up, sizes("n", "3", "40"), {"ids": below(9)}),
+    "pixels_shuffled": Row(pixels_shuffled, sizes("n h w", "2 3 5", "1 1 1", "1 4 40")),
+    "bits": Row(bits, sizes("n m", "3 5", "1 1", "2 70"), {"x": below(256)}, tolerance=0),
+    "channels_of_images": Row(
+        channels_of_images, sizes("n m", "3 5", "1 1", "2 70"), {"scale": positive}, tolerance=2e-3
     ),
     "concatenated": Row(
         lambda p: p.concat(p.tensor("x", "n m"), p.exp(p.tensor("y", "n k")), axis=1),

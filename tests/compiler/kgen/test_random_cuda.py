@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cuda_on_cpu import EmulatedDevice, library
-from fuzz import draw, looked_up
+from fuzz import draw, interleaved, looked_up
 from fuzz.compiled import model, ready
 from fuzz.judge import judge
 from fuzz.program import Program, graph, show
@@ -19,6 +19,7 @@ from dlcb.kernel_cache import open_store
 Drawn = Callable[[int], Program]
 SEEDS = (3, 48, 51, 132, 2, 5)  # the first four found text that no compiler takes, and nests without one
 LOOKED_UP = (8, 35, 36)
+NEIGHBOURS = range(8)
 BATCH = 10  # programs in a library
 SHAPES = 3
 
@@ -40,7 +41,10 @@ def agree(drawn: Drawn, seeds: Sequence[int], folder: Path) -> None:
     assert ran > 2 * len(programs)
 
 
-@pytest.mark.parametrize("drawn, seeds", [(draw.program, SEEDS), (looked_up.program, LOOKED_UP)])
+@pytest.mark.parametrize(
+    "drawn, seeds",
+    [(draw.program, SEEDS), (looked_up.program, LOOKED_UP), (interleaved.program, NEIGHBOURS)],
+)
 def test_random_programs_agree_with_eager_and_the_oracle(
     drawn: Drawn, seeds: Sequence[int], tmp_path: Path
 ) -> None:

@@ -54,8 +54,12 @@ def statements(body: str) -> Iterator[tuple[int, str]]:
 def computed(text: str) -> Iterator[str]:
     """The right-hand side of a statement and every sub-expression in brackets that computes or reads
     something, with the name before the bracket. What the kernel itself changes is no repetition:
-    accumulators, and rows kept in registers. Nor is a thread's own place in a tile."""
+    accumulators, and rows kept in registers. Nor is a thread's own place in a tile. What is read under a
+    condition is not there under another."""
     right = text.partition(" = ")[2].removesuffix(";")
+    if re.fullmatch(r"\w+ \? in\d+\[[^]]*\] : \S+", right):
+        yield right
+        return
     opened: list[int] = []
     parts: list[str] = []
     for place, sign in enumerate(right):
