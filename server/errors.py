@@ -7,13 +7,13 @@ turns any exception, ours or the compiler's, into what a client may see.
     ├── Unauthorized                401  a key is missing or unknown
     ├── Forbidden                   403  the operation is off, or needs the admin key
     ├── NotFound                    404  no such model, version or path
+    │   └── Unsupported             404  a part of the protocol that this server leaves out
     ├── ReceiveTimeout              408  the request stopped coming before it was whole
     ├── TooLarge                    413  the body, or what it unpacks to, is over the limit
     ├── QueueFull                   429  with Retry-After
     │   └── RateExceeded            429  a key's group, or a model, has used its rate
     ├── RequestRefused              500  it killed its worker twice
     ├── ModelFailed                 500  the model raised where its signature allowed the inputs
-    ├── Unsupported                 501  a part of the protocol that this server leaves out
     ├── NotReady                    503  loading, going down, other code, or no worker (with Retry-After)
     └── DeadlineExceeded            504  the request's timeout passed
 """
@@ -94,10 +94,9 @@ class ModelFailed(ServerError):
     """The model raised on inputs that its signature allows."""
 
 
-class Unsupported(ServerError):
-    """A protocol extension this server does not offer."""
-
-    status = 501
+class Unsupported(NotFound):
+    """A protocol extension this server does not offer. No 5xx: nothing is wrong with the server, and asking
+    again, here or elsewhere, is no remedy."""
 
 
 class NotReady(ServerError):

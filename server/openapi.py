@@ -23,7 +23,6 @@ _ERROR_STATUSES = {
     "429": "the queue is full; see Retry-After",
     "431": "the headers are over the limit",
     "500": "the model failed",
-    "501": "a part of the protocol that is left out",
     "503": "not ready",
     "504": "the request's timeout passed",
 }
