@@ -37,7 +37,7 @@ _TORCH = f"{Path(torch.__file__).parent}/"
 # torch.export knows which memory is shared at the sizes of a trace: of a single row, a transposed one too
 _WRITES = "what is written in place may be seen in other results, at some sizes and not at others"
 # PyTorch's errors where a trace would have to know what a tensor holds
-_ON_VALUES = frozenset(("GuardOnDataDependentSymNode", "DataDependentOutputException"))
+ON_VALUES = frozenset(("GuardOnDataDependentSymNode", "DataDependentOutputException"))
 _LOUD = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 
 
@@ -68,7 +68,17 @@ def load_module(source: ModelSource) -> nn.Module:
         raise CaptureError(
             f"factory '{source.factory}' gave an object of type '{kind}', not a torch module", stage="capture"
         )
-    return module.eval().requires_grad_(False)
+    return _without_gradients(module.eval())
+
+
+def _without_gradients(module: nn.Module) -> nn.Module:
+    """`module` itself. What it has made of its parameters, as `torch.nn.utils.weight_norm` does, would
+    remember how, and not be copied."""
+    for part in module.modules():
+        for name, value in vars(part).items():
+            if isinstance(value, torch.Tensor) and not value.is_leaf:
+                setattr(part, name, value.detach())
+    return module.requires_grad_(False)
 
 
 def _no_such_factory(module: ModuleType, name: str) -> str:
@@ -119,7 +129,7 @@ def _exported(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Exported
     arguments, keywords = bound(module, inputs)
     quiet = contextlib.redirect_stderr(io.StringIO())  # where torch.export prints the graph of a failure
     tracing = user_code(f"forward at {_sizes(inputs)}")
-    with tracing, unchanged(module), torch.no_grad(), ExplicitSlices(), quiet:
+    with tracing, unchanged(module), torch.no_grad(), ExplicitSlices(spelling=False), quiet:
         return torch.export.export(module, arguments, keywords, strict=False)
 
 
@@ -227,7 +237,7 @@ def _first_lines(error: Exception) -> str:
         return str(error)
     text = " ".join(line.strip() for line in str(error).strip().splitlines()[:3])
     name = type(error).__name__
-    if name in _ON_VALUES:
+    if name in ON_VALUES:
         return f"what it does next depends on values of tensors ({name})"
     return f"{name}: {text[:400]}"
 

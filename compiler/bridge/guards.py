@@ -21,7 +21,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicC
 from dlcb.compiler.bridge import conversions, kinds, python_sizes
 from dlcb.compiler.bridge.aten import find
 from dlcb.compiler.bridge.branches import Branch, Branches
-from dlcb.compiler.bridge.capture import bound, user_code
+from dlcb.compiler.bridge.capture import ON_VALUES, bound, user_code
 from dlcb.compiler.bridge.fake_calls import FakeCalls
 from dlcb.compiler.bridge.indexing import ExplicitSlices
 from dlcb.compiler.bridge.places import short
@@ -40,8 +40,8 @@ Met = tuple[str, Place, Numbers]  # a call's operator, the user's line, and its 
 class _Questions(ExplicitSlices):
     """Tells of each call of PyTorch from the user's code, before it is made."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__(recorder.refuse)
+    def __init__(self, recorder: Recorder, spelling: bool) -> None:
+        super().__init__(recorder.refuse, spelling)
         self._recorder = recorder
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -152,6 +152,8 @@ def collect(
     Never raises: what could not be followed is said in `missing`."""
     known = set() if converting is None else converting
     forward = _forward(module, inputs, dims, time.thread_time() + seconds, known, results)
+    if forward.on_values:  # data that were made of sizes decide: taken for numbers, these are held
+        forward = _forward(module, inputs, dims, time.thread_time() + seconds, known, results, spelling=False)
     if fresh := forward.recorder.converting - known:  # it would cost too much to look into every module
         again = _forward(module, inputs, dims, time.thread_time() + seconds, known | fresh, results)
         if not again.missing:
@@ -178,12 +180,14 @@ def collect(
 
 @dataclass(frozen=True)
 class _Forward:
-    """What one symbolic forward was asked, and what it called. `symbols`: what PyTorch's stand for."""
+    """What one symbolic forward was asked, and what it called. `symbols`: what PyTorch's stand for;
+    `on_values`: it ended where values of tensors decide."""
 
     recorder: Recorder
     symbols: Mapping[Any, Expr]
     calls: Sequence[Met]
     missing: str
+    on_values: bool
 
 
 def _forward(
@@ -193,10 +197,11 @@ def _forward(
     deadline: float,
     converting: Collection[str] = (),
     results: bool = False,
+    spelling: bool = True,
 ) -> _Forward:
     recorder = Recorder(deadline, _forward.__code__)
     symbols: dict[Any, Expr] = {}
-    missing = ""
+    missing, on_values = "", False
     calls: list[Met] = []
     try:
         with user_code("the symbolic forward"), unchanged(module), torch.no_grad():
@@ -221,18 +226,18 @@ def _forward(
                 kinds.compiling(recorder.traced),
                 mode,
                 enable_python_dispatcher(),
-                _Questions(recorder),
+                _Questions(recorder, spelling),
                 forward,
                 recorder.way.followed(),
             ):
                 module(*arguments, **keywords)
     except CaptureError as error:
-        missing = error.message
+        missing, on_values = error.message, type(error.__cause__).__name__ in ON_VALUES
     missing = missing or next(iter(recorder.refused), "")
     if not (missing or recorder.unfollowed):
         missing = unlike_real(module, inputs, recorder.way)
     missing = next(iter(recorder.unfollowed), missing)
-    return _Forward(recorder, symbols, calls, missing)
+    return _Forward(recorder, symbols, calls, missing, on_values)
 
 
 def _seen(calls: Sequence[Met], symbols: Mapping[Any, Expr]) -> tuple[Seen, str]:

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from dlcb.compiler.bridge.taken_apart import spelt
+
 _WHOLE = slice(None)
 _DATA, _SET_DATA = torch.Tensor.data.__get__, torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
@@ -22,11 +24,14 @@ class Rebound(Exception):
 
 class ExplicitSlices(TorchFunctionMode):
     """While it is entered, `x[key]` and `x[key] = value` cut axis by axis first, `x.data` is a view, and
-    replacing it raises Rebound. `refused` is told of each call that raises, and from where it came."""
+    replacing it raises Rebound; what makes data of sizes is `spelt` by calls that follow them. `refused` is
+    told of each call that raises, and from where it came."""
 
-    def __init__(self, refused: Callable[[Any, FrameType], None] = lambda func, frame: None) -> None:
+    def __init__(
+        self, refused: Callable[[Any, FrameType], None] = lambda func, frame: None, spelling: bool = True
+    ) -> None:
         super().__init__()
-        self._refused = refused
+        self._refused, self._spelling = refused, spelling
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.__getitem__ or func is torch.Tensor.__setitem__:
@@ -44,6 +49,8 @@ class ExplicitSlices(TorchFunctionMode):
                 if not whole:
                     return func(x, tuple(rest), *value)
                 return func(x, (Ellipsis,), *value) if value else x
+        if self._spelling and (others := spelt(func, args, kwargs or {})) is not None:
+            return others()
         if func == _DATA:
             return args[0].detach()
         if func == _SET_DATA:

@@ -71,10 +71,13 @@ def lower(
 
 
 def _are_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Views of the same memory, as traces have them of one weight, are equal without a look."""
+    """Views of the same memory, as traces have them of one weight, are equal without a look; NaN equals the
+    same NaN."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    return (a.data_ptr() == b.data_ptr() and a.stride() == b.stride()) or torch.equal(a, b)
+    if a.data_ptr() == b.data_ptr() and a.stride() == b.stride():
+        return True
+    return torch.equal(a, b) or torch.equal(*(x.contiguous().flatten().view(torch.uint8) for x in (a, b)))
 
 
 # ---- a single trace: which literals follow which sizes ---------------------------------------------

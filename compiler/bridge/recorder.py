@@ -33,6 +33,7 @@ _UNHASHED = "/einops/"  # goes the same way with sizes that have no hash, as sym
 _EITHER_WAY = ("transformers",)
 # they ask for the user's code
 _RELAYED = (conversions.__file__, kinds.__file__, python_sizes.__file__)
+_CONTAINERS = "torch/nn/modules/container.py"  # what they hold is chosen by whoever asks them
 _SYMBOLIC = ("symbolic_shapes.py", "sym_node.py", "recording.py", "torch/__init__.py")
 
 TOO_LONG = "the symbolic forward took more"
@@ -177,6 +178,8 @@ def _asker(frame: FrameType | None) -> tuple[FrameType | None, set[str]]:
         asked.add(frame.f_code.co_name)
         frame = frame.f_back
     frame = _behind(frame)
+    while frame is not None and frame.f_code.co_filename.endswith(_CONTAINERS):
+        frame = frame.f_back
     if frame is None:
         return None, asked
     converted = not asked.isdisjoint(_CONVERSIONS)

@@ -106,7 +106,8 @@ def _is_steady(source: ModelSource, runner: _Runner, sizes: Bindings) -> bool:
             runner.call(random_inputs(source, shapes, seed))
         except CaptureError:
             return False
-        answers.append([leaf.clone() for leaf in pytree.tree_leaves(runner.result) if leaf is not None])
+        leaves = pytree.tree_leaves(runner.result)
+        answers.append([leaf.clone() for leaf in leaves if isinstance(leaf, torch.Tensor)])
     return all(torch.equal(*map(_bits, pair)) for pair in zip(answers[0], answers[2], strict=True))
 
 

@@ -25,7 +25,7 @@ def broken(guard: Guard, program: Program, sizes: Mapping[str, int]) -> RequestE
         f"{name} = {sizes[root]} ({places.get(name, 'found at run time')})"
         for root in involved
         for name in twins.get(root, (root,))
-    )
+    ) or ", ".join(f"{free.value} is {definitions[free.value]!r} here" for free in guard.condition.free)
     nearest = _nearest(guard.condition, involved, sizes, definitions)
     advice = "".join(
         f"; nearest legal {name}: {value}" for root, value in nearest for name in twins.get(root, (root,))
@@ -76,7 +76,9 @@ def _nearest(
 ) -> list[tuple[str, int]]:
     """For a condition that fails: each size variable that alone could mend it, with its nearest such
     value."""
-    holds = compile_expressions([condition], names, list(definitions.items()) if names else ())
+    if not names:
+        return []  # nothing that a caller chooses
+    holds = compile_expressions([condition], names, list(definitions.items()))
     found: list[tuple[str, int]] = []
     for position, name in enumerate(names):
         numbers = [sizes[n] for n in names]

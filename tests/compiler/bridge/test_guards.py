@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from captured_programs import Program
-from torch import Tensor
+from captured_programs import Program, assert_agrees, captured
+from torch import Tensor, nn
 
 from dlcb.compiler.bridge.branches import Branches
 from dlcb.compiler.bridge.guards import collect
@@ -144,8 +144,10 @@ def test_text_is_that_of_the_sample() -> None:
         lambda x: x if bool(torch.tensor(x.shape[0]) < 10) else -x,
         lambda x: x if bool(torch.as_tensor([x.shape[0], 3]).max() < 10) else -x,
         lambda x: x * [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0][x.shape[0]],
+        lambda x: nn.Sequential(*[nn.Identity()] * 9)[x.shape[0]](x),
+        lambda x: nn.ModuleList([nn.Identity()] * 9)[: x.shape[0] + 1][-1](x),
     ],
-    ids=["tensor", "as_tensor", "list"],
+    ids=["tensor", "as_tensor", "list", "module", "modules"],
 )
 def test_a_size_that_becomes_a_number_is_held(function: Callable[[Tensor], Tensor]) -> None:
     conditions = [branch.condition for branch in branches(function).found]
@@ -169,6 +171,32 @@ def test_the_number_of_pieces_bounds_a_size(function: Callable[[Tensor], Tensor]
     conditions = [branch.condition for branch in found.found]
     served = {n for n in (0, 1, 2, 5, 6, 7, 10, 64, 65) if all(evaluate(c, {"n": n}) for c in conditions)}
     assert (served, found.missing) == (holds, "")
+
+
+DATA: dict[str, Callable[[Tensor], Tensor]] = {
+    "number": lambda x: torch.tensor(x.shape[0]) * x,
+    "numbers": lambda x: torch.tensor([[x.shape[0], 2], [3, x.shape[0] // 2]], dtype=torch.float32).sum() * x,
+    "inverse": lambda x: torch.tensor((1.0 / (x.shape[0] + 1), 2.0)).sum() * x,
+    "shape": lambda x: x + torch.as_tensor(x.shape[:1]),
+    "of a tensor's type": lambda x: x + x.new_tensor([x.shape[0] / 4]),
+    "places": lambda x: torch.linspace(-1, 1, x.shape[0]) * x,
+    "centres": lambda x: torch.linspace(0.5, x.shape[0] - 0.5, steps=x.shape[0]).double() * x,
+    "places from high to low": lambda x: (
+        torch.linspace(7.25, -3, 2 * x.shape[0], dtype=torch.float64)[::2] + x
+    ),
+    "written to": lambda x: torch.tensor(3).add_(x.shape[0]) * x,
+    "what is not a number": lambda x: torch.where(x > 0, x, torch.tensor(torch.nan)),
+    "more than a few": lambda x: torch.tensor([torch.nan] * 20).nansum() + x,
+}
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_data_that_sizes_make_follow_them(name: str) -> None:
+    program = captured(DATA[name], ("n",))
+    (verdict,) = program.verdicts
+    assert (verdict.size, verdict.low, verdict.certainty) == ("n", 0, "proven")
+    for n in (0, 1, 2, 3, 17, 64):
+        assert_agrees(program, Program(DATA[name]), {"x0": torch.randn(n)}, 1e-6)
 
 
 def test_quotient_and_remainder_at_once() -> None:
