@@ -51,11 +51,12 @@ def dlcb(*words: object) -> Result:
 
 
 def refused(code: int, *words: object) -> str:
-    """The one line of a command that ends with this exit code."""
+    """The one line that says why a command ends with this exit code, after what `bench` says it is at."""
     result = dlcb(*words)
     assert result.exit_code == code, result.output
-    (line,) = result.stderr.splitlines()
+    *others, line = result.stderr.splitlines()
     assert line.startswith("dlcb: ")
+    assert all(" rounds of ours" in other for other in others)
     return line
 
 
