@@ -13,7 +13,7 @@ from dlcb.compiler.expr.dag import Expr, toposort
 from dlcb.compiler.expr.node import ONE, ZERO, apply, index, product
 from dlcb.compiler.expr.ops import TRANSCENDENTAL, cost_of
 from dlcb.compiler.kgen.coords import Element
-from dlcb.compiler.kgen.cstyle import ATOM, JOINS, Spelled, inside, tables
+from dlcb.compiler.kgen.cstyle import ATOM, JOINS, Call, Spelled, inside, tables
 from dlcb.compiler.kgen.lower import Lowering, Scope, identifier, identity
 from dlcb.compiler.kgen.schedule import beneath, extent, is_serial, kept_loops, worth_keeping
 from dlcb.compiler.kgen.verify import conditions
@@ -42,7 +42,7 @@ class _Strips:
 
 class Cpp(Lowering):
     target = "C++"
-    table: ClassVar = tables()
+    table: ClassVar = tables(exp=Call("exp_of"))
 
     def run(self) -> list[str]:
         """The lines of the kernel's body."""
@@ -381,6 +381,8 @@ class Cpp(Lowering):
         return dtype.cpp
 
     def _spell(self, node: Expr, args: list[Spelled], home: Scope) -> Spelled:
+        if node.op in ("min", "max") and node.dtype.is_float and node.args[1].is_const:
+            args = args[::-1]  # of a number in the first place the compiler knows that it is not NaN
         whole = node.args[0] if node.op == "cast" and node.dtype.is_float else node
         cut = whole.op == "cast" and whole.dtype.kind == "int" and whole.args[0].dtype.is_float
         if whole is node or not cut:

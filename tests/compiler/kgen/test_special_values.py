@@ -108,6 +108,18 @@ def test_pointwise(compiled: tuple[Unit, type[Run]], name: str) -> None:
     same(got, POINTWISE[name](torch.from_numpy(x)), signs=name != "relu")  # relu of -0.0 is 0.0 here
 
 
+def test_exponentials_are_exact_to_the_last_place(compiled: tuple[Unit, type[Run]]) -> None:
+    """From where the result is zero to where it is infinite, numbers below the normal ones included."""
+    x = np.linspace(-110, 90, 200_001).astype(np.float32)
+    unit, run = compiled
+    (got,) = run(unit, "exp")({"x": x})
+    exact = np.exp(x.astype(np.float64))
+    finite = exact <= np.finfo(np.float32).max
+    apart = np.abs(got - exact)[finite] / np.spacing(exact[finite].astype(np.float32))
+    assert apart.max() < (1.1 if run is CppRun else 2.1)
+    assert np.isinf(got[~finite]).all()
+
+
 @pytest.mark.parametrize("name", PAIRS)
 def test_pairs(compiled: tuple[Unit, type[Run]], name: str) -> None:
     # PyTorch's own vector code gives NaN for remainders whose quotient overflows

@@ -1,4 +1,4 @@
-// relu_e9e79af575d6: h * n * w * 16 elements, grid 1
+// relu_d4f944ee03d8: h * n * w * 16 elements, grid 1
 // size0: int64 w * 16
 // size1: int64 h * w * 16
 // size2: int64 0 - w * 16 - 16
@@ -6,7 +6,7 @@
 // size4: int64 w
 // size5: int64 n
 // size6: int64 h * n * w * 144
-extern "C" void relu_e9e79af575d6(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+extern "C" void relu_d4f944ee03d8(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const half_t* __restrict__ in0 = static_cast<const half_t*>(buffers[0]);
     const half_t* __restrict__ in1 = static_cast<const half_t*>(buffers[1]);
     const half_t* __restrict__ in2 = static_cast<const half_t*>(buffers[2]);
@@ -62,7 +62,7 @@ extern "C" void relu_e9e79af575d6(void* const* buffers, const int64_t* parameter
         widen(in2 + 0, 16, run2);
         #pragma omp simd
         for (int64_t i3 = 0; i3 < 16; ++i3) {
-            run0[i3] = max_of(run2[i3] + sum0[i3], 0.0f);
+            run0[i3] = max_of(0.0f, run2[i3] + sum0[i3]);
         }
         narrow(run0, 16, out0 + (p0 + p1 + p2));
     }

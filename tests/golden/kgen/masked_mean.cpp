@@ -45,11 +45,11 @@ extern "C" void sum_6c7f49ca9018(void* const* buffers, const int64_t* parameters
     }
 }
 
-// div_cff1f607ff19: b * 40 elements, grid 1
+// div_5566f2e1aad2: b * 40 elements, grid 1
 // size0: int64 s
 // size1: int64 b
 // size2: int64 b * 80
-extern "C" void div_cff1f607ff19(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+extern "C" void div_5566f2e1aad2(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const int64_t* __restrict__ in0 = static_cast<const int64_t*>(buffers[0]);
     const float* __restrict__ in1 = static_cast<const float*>(buffers[1]);
     float* __restrict__ out0 = static_cast<float*>(buffers[2]);
@@ -85,7 +85,7 @@ extern "C" void div_cff1f607ff19(void* const* buffers, const int64_t* parameters
             sum0 += part_of_sum0;
         }
         const int64_t p2 = i0 * 40;
-        const float v1 = max_of((float)sum0, 1e-09f);
+        const float v1 = max_of(1e-09f, (float)sum0);
         float* const row0 = scratch<float, 0>(40);
         float sum1 = 0.0f;
         #pragma omp simd reduction(+:sum1)
@@ -96,7 +96,7 @@ extern "C" void div_cff1f607ff19(void* const* buffers, const int64_t* parameters
             sum1 = sum1 + v2 * v2;
         }
         const float v3 = sqrtf(sum1);
-        const float v4 = max_of(v3, 1e-12f);
+        const float v4 = max_of(1e-12f, v3);
         #pragma omp simd
         for (int64_t i1 = 0; i1 < 40; ++i1) {
             out0[p2 + i1] = row0[i1] / v4;

@@ -1,10 +1,10 @@
-// div_8308404fdd32: n * 2 * (h * w) elements, grid 1
+// div_cec40f8603f4: n * 2 * (h * w) elements, grid 1
 // size0: int64 h * w * 2
 // size1: int64 h * w
 // size2: int64 n
 // size3: int64 n * 2
 // size4: int64 h * n * w * 4
-extern "C" void div_8308404fdd32(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+extern "C" void div_cec40f8603f4(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
     float* __restrict__ out0 = static_cast<float*>(buffers[1]);
     const int64_t size0 = parameters[0];
@@ -40,7 +40,7 @@ extern "C" void div_8308404fdd32(void* const* buffers, const int64_t* parameters
             #pragma omp simd
             for (int64_t i2_3 = begin; i2_3 < end; ++i2_3) {
                 const float v1 = in0[p4 + i2_3];
-                const float v2 = expf(v1 - fold0[i2_3 - begin]);
+                const float v2 = exp_of(v1 - fold0[i2_3 - begin]);
                 sum0[i2_3 - begin] = sum0[i2_3 - begin] + v2;
             }
         }
@@ -49,7 +49,7 @@ extern "C" void div_8308404fdd32(void* const* buffers, const int64_t* parameters
         #pragma omp simd
         for (int64_t i2_3 = begin; i2_3 < end; ++i2_3) {
             const float v3 = in0[p6 + i2_3];
-            const float v4 = expf(v3 - fold0[i2_3 - begin]);
+            const float v4 = exp_of(v3 - fold0[i2_3 - begin]);
             out0[p6 + i2_3] = v4 / sum0[i2_3 - begin];
         }
     }
