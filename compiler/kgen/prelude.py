@@ -5,8 +5,8 @@ Maxima and minima return NaN where an operand is NaN, divisions of integers roun
 divisor, and half types convert by their bits, so that the compiler can vectorise the conversion."""
 
 _SHARED = """
-// comparing like this is one instruction, which gives the second operand where one is NaN; the first one is asked
-// for it unless it is a number in the text
+// comparing like this is one instruction, which gives the second operand where one is NaN; the first one is
+// looked at unless it is a number in the text
 template <typename T> FUNCTION T max_of(T a, T b) { T larger = a > b ? a : b; return a != a ? a : larger; }
 template <typename T> FUNCTION T min_of(T a, T b) { T smaller = a < b ? a : b; return a != a ? a : smaller; }
 template <typename T> FUNCTION bool is_nan(T x) { return x != x; }
