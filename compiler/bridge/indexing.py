@@ -42,10 +42,14 @@ class ExplicitSlices(TorchFunctionMode):
                 cut = rest[place]
                 x = torch.ops.aten.slice.Tensor(x, axis, cut.start, cut.stop, cut.step or 1)
                 rest[place] = _WHOLE
+            cut = bool(places)
+            if _selects(rest):
+                x, rest = _selected(x, rest)
+                cut = True
             whole = all(each is Ellipsis or each is _WHOLE for each in rest)
             if value and _is_filled(x, rest, value[0]):
                 return (x if whole else x[tuple(rest)]).fill_(value[0])
-            if places:
+            if cut:
                 if not whole:
                     return func(x, tuple(rest), *value)
                 return func(x, (Ellipsis,), *value) if value else x
@@ -99,6 +103,33 @@ def _places(key: Sequence[Any], counts: Sequence[int], rest: int) -> Iterator[tu
     for place, (item, count) in enumerate(zip(key, counts, strict=True)):
         yield place, axis
         axis += rest if item is Ellipsis else count
+
+
+def _selects(key: Sequence[Any]) -> bool:
+    """Whether a key has a size among places alone: PyTorch would make a plain number of it."""
+    plain = all(each is Ellipsis or _is_whole(each) or (_is_size(each) and each is not None) for each in key)
+    return plain and any(isinstance(each, torch.SymInt) for each in key)
+
+
+def _selected(x: torch.Tensor, key: Sequence[Any]) -> tuple[torch.Tensor, list[Any]]:
+    """`x` at the places in `key`, one after another as PyTorch goes, and what is left of the key."""
+    numbers = sum(each is not Ellipsis for each in key)
+    axis, rest = 0, []
+    rank = x.dim()
+    for each in key:
+        if each is Ellipsis:
+            axis += rank - numbers
+        elif _is_whole(each):
+            axis += 1
+        else:
+            x = torch.ops.aten.select.int(x, axis, each)
+            continue
+        rest.append(each if each is Ellipsis else _WHOLE)
+    return x, rest
+
+
+def _is_whole(item: Any) -> bool:
+    return isinstance(item, slice) and item == _WHOLE
 
 
 def _axes(item: Any) -> int | None:

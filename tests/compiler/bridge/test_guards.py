@@ -199,6 +199,30 @@ def test_data_that_sizes_make_follow_them(name: str) -> None:
         assert_agrees(program, Program(DATA[name]), {"x0": torch.randn(n)}, 1e-6)
 
 
+def marked(x: Tensor) -> Tensor:
+    y = x * 2
+    y[:, x.shape[1] // 2] = 1
+    return y
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[:, x.shape[1] // 2],
+        lambda x: x[..., x.shape[1] - 1, :],
+        lambda x: (x[-1, x.size(1) - 1], x[1:, x.shape[1] // 3, :2]),
+        marked,
+    ],
+    ids=["middle", "last", "one of each", "written"],
+)
+def test_a_size_that_is_a_place_in_a_tensor_is_free(function: Callable[[Tensor], Tensor]) -> None:
+    program = captured(function, ("b", "n", 3))
+    assert [(v.size, v.certainty) for v in program.verdicts[:2]] == [("b", "proven"), ("n", "proven")]
+    assert program.verdicts[1].low == 1
+    for b, n in ((1, 1), (2, 2), (3, 7), (2, 64)):
+        assert_agrees(program, Program(function), {"x0": torch.randn(b, n, 3)})
+
+
 def test_quotient_and_remainder_at_once() -> None:
     found = branches(lambda x: x * divmod(x.shape[0], 4)[0] + divmod(100, x.shape[0])[1])
     assert ([repr(branch.condition) for branch in found.found], found.missing) == (["n != 0"], "")
