@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from dlcb.compiler.bench.kernels import kernel_sources
+from dlcb.compiler.bench.operators import operator_sources
 from dlcb.compiler.bridge.agreement import random_inputs
 from dlcb.compiler.bridge.declared import NO_WISH
 from dlcb.compiler.errors import CaptureError, UnknownName
@@ -243,10 +244,15 @@ def _kernels(device: str) -> tuple[Case, ...]:
     )
 
 
+def _operators(device: str) -> tuple[Case, ...]:
+    return tuple(Case(source, sizes) for source, sizes in operator_sources())
+
+
 SUITES = {
     "survey": lambda device: _survey(),
     "models": lambda device: models("float16" if device == "cuda" else "float32"),
     "kernels": _kernels,
+    "operators": _operators,
 }
 
 

@@ -26,7 +26,7 @@ def small(case: Case) -> dict[str, int]:
     return {name: SMALL[name] for name in case.sizes[0]}
 
 
-@pytest.mark.parametrize("suite", ["survey", "kernels"])
+@pytest.mark.parametrize("suite", ["survey", "kernels", "operators"])
 def test_every_case_runs_at_small_sizes(suite: str) -> None:
     for case in cases(suite, "cpu"):
         module = load_module(case.source)
