@@ -128,6 +128,7 @@ class _Inference:
         self.innermost = 0  # the axis whose places are elements of their own
         self.terms: dict[tuple[_Key, int], Expr] = {}  # of windows written out
         self.loops: list[Expr] = []  # every loop index so far
+        self.divided: dict[Expr, bool] = {}  # whether a coordinate holds a quotient or a remainder
         self.checks: dict[Expr, bool] = {}  # whether an expression holds an index check
 
     def run(self) -> Scalars:
@@ -328,15 +329,21 @@ class _Inference:
             load(self.names[value], self._offset(value, coordinates), value.dtype, guard), value.dtype
         )
 
+    def _is_divided(self, coordinate: Expr) -> bool:
+        """Whether there is a quotient or a remainder in `coordinate`."""
+        if coordinate not in self.divided:
+            self.divided[coordinate] = bool(_divisions(coordinate))
+        return self.divided[coordinate]
+
     def _offset(self, value: Value, coordinates: Sequence[Expr]) -> Expr:
         """The place of an element in its base buffer."""
         layout = self.layouts[value][1] if value in self.layouts else row_major(value.shape)
         offset = layout.offset
         for coordinate, stride in zip(coordinates, layout.strides, strict=True):
             offset = offset + coordinate * stride
-        divided = _divisions(offset)
-        if not divided:
+        if not any(map(self._is_divided, coordinates)):
             return offset
+        divided = _divisions(offset)
         # a quotient and its remainder may be coordinates of one place in memory
         joined = self.system.simplify(offset)
         return joined if len(_divisions(joined)) < len(divided) else offset

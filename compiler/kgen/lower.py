@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import sys
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -88,7 +89,8 @@ class Lowering(ABC):
     row: Scope  # the body of the loops over rows
 
     def __init__(self, nest: Nest, tensors: Mapping[str, Value], system: System) -> None:
-        self.nest, self.unarranged = system.once(_arranged, nest)  # the same for all variants
+        arranged = system.once(_arranged, nest)  # the same for all variants
+        self.nest, self.unarranged = arranged.nest, arranged.before
         self.tensors = tensors
         self.results = {value: f"out{k}" for k, value in enumerate(nest.outputs)}
         self.system = system
@@ -101,14 +103,9 @@ class Lowering(ABC):
         self._keep = self.kept()
         self._fresh_rows: dict[Expr, Spelled] = {}  # kept in the loop being written
         self._rows_kept: dict[Expr, Spelled] = {}  # to be read back in later loops
-        nodes = list(toposort(part for e in self.nest.elements for part in e.parts))
-        self._hosted = _hosted(nodes)
-        self._users: dict[Expr, int] = {}
-        for node in nodes:
-            for arg in node.args:
-                self._users[arg] = self._users.get(arg, 0) + 1
-        self._folds = [node for node in nodes if node.op == "reduce"]
-        self._inner_folds = _reachable_folds(self._folds)
+        self._hosted, self._users = arranged.hosted, arranged.users
+        self._inner_folds = arranged.inner_folds
+        self._folds = list(self._inner_folds)
 
     # ---- what a target decides -------------------------------------------------------------------
 
@@ -450,10 +447,21 @@ def _reachable_folds(folds: Sequence[Expr]) -> dict[Expr, frozenset[Expr]]:
 # ---- bringing expressions into the form that hoists well -----------------------------------------
 
 
-def _arranged(system: System, nest: Nest) -> tuple[Nest, Mapping[Expr, Expr]]:
+@dataclass(frozen=True)
+class _Arranged:
+    """A nest as it is lowered; for each of its addresses what that was `before`, which of its nodes the host
+    computes, and how many users each has; and its reductions with those inside each."""
+
+    nest: Nest
+    before: Mapping[Expr, Expr]
+    hosted: Mapping[Expr, bool]
+    users: Mapping[Expr, int]
+    inner_folds: Mapping[Expr, frozenset[Expr]]
+
+
+def _arranged(system: System, nest: Nest) -> _Arranged:
     """`nest` with each address summed from the outermost loop's terms inwards, and remainders by a size at
-    run time taken from the quotient, so that one division serves both; and for each of these addresses what
-    it was in `nest`."""
+    run time taken from the quotient, so that one division serves both."""
     rank = {loop: 1 for loop in nest.rows} | ({nest.lane: 1000} if nest.lane is not None else {})
     for number, loop in enumerate(nest.inner):
         rank[loop] = 2 + number
@@ -482,8 +490,7 @@ def _arranged(system: System, nest: Nest) -> tuple[Nest, Mapping[Expr, Expr]]:
         return remake(node, args)
 
     unarranged: dict[Expr, Expr] = {}
-    roots = [part for e in nest.elements for part in e.parts]
-    nodes = list(toposort(roots))
+    nodes = nest.all_nodes
     hosted = _hosted(nodes)
     for_host = {
         arg for node in nodes if not hosted[node] and node.op != "index" for arg in node.args if hosted[arg]
@@ -497,4 +504,7 @@ def _arranged(system: System, nest: Nest) -> tuple[Nest, Mapping[Expr, Expr]]:
         type(e)(e.value, done[e.scalar], address(done[e.offset], e.offset), e.indices, done[e.guard])
         for e in nest.elements
     )
-    return replace(nest, elements=elements), unarranged
+    made = replace(nest, elements=elements)
+    users = Counter(arg for node in made.all_nodes for arg in node.args)
+    folds = [node for node in made.all_nodes if node.op == "reduce"]
+    return _Arranged(made, unarranged, _hosted(made.all_nodes), users, _reachable_folds(folds))

@@ -73,6 +73,11 @@ class Nest:
         return tuple(toposort(e.scalar for e in self.elements))
 
     @cached_property
+    def all_nodes(self) -> tuple[Expr, ...]:
+        """What its scalars, offsets and guards are made of, arguments first."""
+        return tuple(toposort(part for e in self.elements for part in e.parts))
+
+    @cached_property
     def reductions(self) -> tuple[Expr, ...]:
         """Every fold in it, inner ones first."""
         return tuple(node for node in self.nodes if node.op == "reduce")

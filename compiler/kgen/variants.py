@@ -231,7 +231,7 @@ def _terms_along(walk: Sum, loop: Expr) -> int:
 def narrow_guards(nest: Nest, system: System) -> tuple[Expr, ...]:
     """What must hold for 32-bit indices: no address or coordinate, nor any part of one, passes 2^31."""
     roots = [offset for offset, _ in accesses(nest)]
-    nodes = list(toposort(part for e in nest.elements for part in e.parts))
+    nodes = nest.all_nodes
     plain: set[Expr] = set()  # those that are narrowable
     for node in nodes:
         if not node.reads and not node.dtype.is_float and plain.issuperset(node.args):
@@ -486,7 +486,7 @@ def _teams(nest: Nest, width: int, system: System) -> list[tuple[Variant, tuple[
 
 def _is_light(nest: Nest) -> bool:
     """Is an element so little work that a thread should take several?"""
-    return sum(1 for _ in toposort(part for e in nest.elements for part in e.parts)) <= _LIGHT
+    return len(nest.all_nodes) <= _LIGHT
 
 
 def crossed(nest: Nest) -> tuple[Expr, list[Expr]] | None:

@@ -17,7 +17,7 @@ _FARTHEST = 16  # facts tried for one bound
 
 def guard_in_bounds(system: System, shape: Sequence[Expr], coordinates: Sequence[Expr], guard: Expr) -> Expr:
     """`guard`, and a condition for every bound of 0 <= coordinate < size that is not proven under it."""
-    facts = [*_facts(guard)]
+    facts = tuple(_facts(guard))
     missing: list[Expr] = []
     for coordinate, size in zip(coordinates, shape, strict=True):
         if _broadcast(coordinate, size):
@@ -60,9 +60,11 @@ def _facts(guard: Expr) -> Iterator[Expr]:
             yield condition.args[1] - condition.args[0] - ONE
 
 
-def _proven(system: System, claim: Expr, facts: Sequence[Expr]) -> bool:
+def _proven(system: System, claim: Expr, facts: tuple[Expr, ...]) -> bool:
     """Is `claim` >= 0, by the ranges of its indices, or because a fact is no larger?"""
-    if system.once(_at_least_zero, claim, ()) or (facts and _at_least_zero(system, claim, facts)):
+    if any(_is_no_less(system, claim, fact) for fact in facts[:_FARTHEST]):  # mostly one says just that
+        return True
+    if system.once(_at_least_zero, claim, ()) or (facts and system.once(_at_least_zero, claim, facts)):
         return True
     return system.known(claim >= ZERO) is True
 
