@@ -52,17 +52,18 @@ def require_agreement(source: ModelSource, some: Mapping[str, str], others: Mapp
 
 
 def said_of(source: ModelSource, made_of: Mapping[str, str], key: str) -> str:
-    """What is to be said of a model of which this module, or file, is not what it was."""
+    """What is to be said of a model of which this module, or file, is not what it was; clients are told as
+    well, and no path but the file's name."""
     path = source.files.get(key)
     if path is None:
         return modules.said_of(key, source.factory)
     try:
         now = f"it was {made_of[key][:SHOWN]}, it is {modules.file_digest(path)[:SHOWN]}"
-    except CaptureError as error:
-        now = f"it was {made_of[key][:SHOWN]}; {error.message}"
+    except CaptureError:
+        now = f"it was {made_of[key][:SHOWN]}; it cannot be read"
     return (
-        f"{key} '{path}' has changed since the model was compiled (sha256: {now}): load the model anew, or "
-        "put the file back"
+        f"{key} '{Path(path).name}' has changed since the model was compiled (sha256: {now}): load the model "
+        "anew, or put the file back"
     )
 
 

@@ -44,7 +44,7 @@ def exchanged(path: Path) -> None:
     [
         (lambda path: path.write_text("other"), "it is "),
         (exchanged, "it is "),
-        (Path.unlink, "cannot be read: No such file"),
+        (Path.unlink, "it cannot be read"),
     ],
 )
 def test_a_file_that_has_changed_is_named_with_both_digests(
@@ -56,7 +56,7 @@ def test_a_file_that_has_changed_is_named_with_both_digests(
     made_of.require_same(source, digests)
     change(path)  # type: ignore[operator]
     words = made_of.rewritten(source, digests)
-    assert words.startswith(f"{key} '{path}' has changed since the model was compiled")
+    assert words.startswith(f"{key} '{path.name}' has changed since the model was compiled")
     assert f"it was {digests[key][:12]}" in words and said in words
     if path.exists():
         assert modules.file_digest(str(path))[:12] in words
@@ -73,7 +73,7 @@ def test_a_file_that_has_changed_is_named_with_both_digests(
 def test_compilations_of_other_files_do_not_agree(source: ModelSource) -> None:
     digests = source.file_digests()
     made_of.require_agreement(source, digests, {**digests, "module.py": "x"})
-    with pytest.raises(ChangedCode, match=r"^weights\[1\] '.*/b' has changed"):
+    with pytest.raises(ChangedCode, match=r"^weights\[1\] 'b' has changed"):
         made_of.require_agreement(source, digests, {**digests, "weights[1]": "x"})
 
 

@@ -278,7 +278,7 @@ def test_parameters_in_registered_files_are_named_not_copied(store, tmp_path: Pa
     ):
         load_model(source, key, store)
     path.unlink()
-    with pytest.raises(ChangedCode, match="No such file"):
+    with pytest.raises(ChangedCode, match="it cannot be read"):
         load_model(source, key, store)
     path.write_bytes(before)
     load_model(source, key, store)
@@ -300,7 +300,7 @@ def test_pytorch_reads_no_file_that_has_changed(store, tmp_path: Path, key: str)
     other.rename(path)
     if key == "weights":
         models[0].run(given)
-    with pytest.raises(ChangedCode, match=f"^{key}.* '{path}' has changed since the model was compiled"):
+    with pytest.raises(ChangedCode, match=f"^{key}.* '{Path(path).name}' has changed since the model"):
         models[1].run(given)
 
 
