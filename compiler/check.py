@@ -33,7 +33,7 @@ from dlcb.compiler.bridge.agreement import (
 from dlcb.compiler.bridge.chance import Drawn, Recording, Repeating
 from dlcb.compiler.bridge.datatypes import misdeclared
 from dlcb.compiler.bridge.far_values import Tensors, far_deviations
-from dlcb.compiler.bridge.generalize import exported_sizes
+from dlcb.compiler.bridge.files import exported_sizes
 from dlcb.compiler.bridge.record import Trace
 from dlcb.compiler.disagreement import beyond_chance, in_words, write_reproduction
 from dlcb.compiler.errors import DeclarationError, GuardError, IndexRangeError, RequestError

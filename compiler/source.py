@@ -31,7 +31,8 @@ class InputDeclaration:
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A registered model: exactly one of `factory` ("module:function") and `program` (path of a .pt2 file).
+    """A registered model: exactly one of `factory` ("module:function") and `program` (path of a .pt2 file,
+    with further files of the same model, exported at other sizes, `beside` it).
 
     `arguments` are plain JSON values for the factory; `weights` are absolute paths, given to it as keyword
     `weights` if it takes one. `dims` are declared inclusive ranges of named dims. `jit` says what an any-rank
@@ -44,6 +45,7 @@ class ModelSource:
     factory: str | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
     program: str | None = None
+    beside: tuple[str, ...] = ()
     weights: tuple[str, ...] = ()
     inputs: tuple[InputDeclaration, ...] = ()
     outputs: tuple[str, ...] = ()
@@ -54,7 +56,8 @@ class ModelSource:
     def files(self) -> dict[str, str]:
         """Paths of what is read beside code, by their keys in the configuration."""
         program = {"program": self.program} if self.program else {}
-        return program | {f"weights[{number}]": path for number, path in enumerate(self.weights)}
+        beside = {f"program[{number}]": path for number, path in enumerate(self.beside, 1)}
+        return program | beside | {f"weights[{number}]": path for number, path in enumerate(self.weights)}
 
     def file_digests(self, made_of: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
         """Their digests: those of `made_of`, else as they are now. CaptureError when one cannot be read."""
@@ -67,14 +70,14 @@ class ModelSource:
         known = made_of or {}
         files = self.file_digests(known)
         configuration = self.to_json()
-        for field_name in ("name", "version", "program", "weights"):
+        for field_name in ("name", "version", "program", "beside", "weights"):
             del configuration[field_name]
         return Key(
             {
                 "configuration": json.dumps(configuration, sort_keys=True),
                 "factory": self._digest_of_factory(known) if self.factory else "",
-                "program": files.get("program", ""),
-                "weights": ",".join(digest for key, digest in files.items() if key != "program"),
+                "program": ",".join(digest for key, digest in files.items() if key.startswith("program")),
+                "weights": ",".join(digest for key, digest in files.items() if key.startswith("weights")),
                 **{
                     f"version of {package}": _version(package)
                     for package in ("torch", "transformers", "dlcb")
@@ -109,6 +112,7 @@ class ModelSource:
                     **data,
                     "weights": tuple(data["weights"]),
                     "inputs": inputs,
+                    "beside": tuple(data["beside"]),
                     "outputs": tuple(data["outputs"]),
                     "dims": {name: tuple(bounds) for name, bounds in data["dims"].items()},
                 }

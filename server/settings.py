@@ -286,7 +286,9 @@ class Model(Section):
     version: str = Field("1", pattern=NAME, max_length=LONGEST_NAME)
     factory: Reference | None = Field(None, description="module:function that returns an nn.Module")
     arguments: Annotated[dict[str, Any], AfterValidator(_plain_values)] = {}
-    program: Path | None = Field(None, description="a .pt2 file, instead of a factory")
+    program: Path | Annotated[tuple[Path, ...], Field(min_length=1)] | None = Field(
+        None, description="a .pt2 file, or several of one model, instead of a factory"
+    )
     weights: tuple[str, ...] = ()
     inputs: tuple[Input, ...] = Field(min_length=1)
     outputs: tuple[str, ...] = Field(min_length=1)
@@ -335,12 +337,15 @@ class Model(Section):
     def source(self, folder: Path) -> ModelSource:
         """What the compiler is given; files are looked up beside the configuration file. ConfigError when
         missing."""
+        files = self.program if isinstance(self.program, tuple) else (self.program,)
+        programs = [str(resolve(str(file), folder)) for file in files if file is not None]
         return ModelSource(
             name=self.name,
             version=self.version,
             factory=self.factory,
             arguments=self.arguments,
-            program=str(resolve(str(self.program), folder)) if self.program else None,
+            program=programs[0] if programs else None,
+            beside=tuple(programs[1:]),
             weights=tuple(str(resolve(entry, folder)) for entry in self.weights),
             inputs=tuple(
                 InputDeclaration(entry.name, DATATYPES[entry.datatype].dtype, entry.shape, entry.values)

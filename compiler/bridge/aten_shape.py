@@ -492,6 +492,11 @@ RESIZINGS = frozenset(  # calls whose second argument has the result's last size
 )
 
 REPEATS = frozenset({"aten.repeat.default", "aten.tile.default", "aten.repeat_interleave.self_int"})
+# Results that are alike along an axis of the size that they are given
+UNIFORM = frozenset(
+    f"aten.{name}.default"
+    for name in ("expand", "broadcast_to", "full", "new_full", "zeros", "new_zeros", "ones", "new_ones")
+)
 RANGES = frozenset({"aten.arange.start", "aten.arange.start_step"})
 
 # Which arguments of an operator are sizes or positions that may follow an input (by place): with one trace

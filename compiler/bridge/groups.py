@@ -4,12 +4,15 @@ for, and with a single trace which of the literals follow an input, also where s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from dlcb.compiler.bridge.emit import Emit, Size, Written, factors
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import as_expr, product
+
+Observed = Callable[[Expr], Sequence[int] | None]  # the values that a size had in the traces
 
 
 def resolve(e: Emit, dims: Sequence[Expr], shape: Sequence[Size]) -> tuple[Expr, ...]:
@@ -23,10 +26,40 @@ def resolve(e: Emit, dims: Sequence[Expr], shape: Sequence[Size]) -> tuple[Expr,
     return tuple(as_expr(size) for size in sizes)
 
 
+@dataclass(frozen=True)
+class Group:
+    """Axes that a reshape makes of others: their places before and after, whether those before never change,
+    and the values of the sizes that are multiplied in them."""
+
+    before: range
+    after: range
+    constant: bool
+    factors: frozenset[int]
+
+
+def parted(dims: Sequence[Expr], shape: Sequence[Size], observed: Observed) -> list[Group]:
+    """The groups of a reshape as far as the one trace shows them: all axes are one where it does not."""
+    before, after = _values(dims, observed), _values(shape, observed)
+    places = [(range(len(dims)), range(len(shape)))]
+    if before is not None and after is not None and 0 not in before:
+        known = math.prod(size for size in after if size != -1)
+        after = [math.prod(before) // known if size == -1 else size for size in after]
+        places = _joined(_groups(before, after))
+    return [
+        Group(
+            left,
+            right,
+            _are_constants(dims, left),
+            frozenset(_values(factors(dims[k] for k in left), observed) or ()),
+        )
+        for left, right in places
+    ]
+
+
 def _match(e: Emit, dims: Sequence[Expr], shape: Sequence[Size]) -> list[Size]:
     """`shape` with literals replaced by the dims of the group they stand in, as far as the one trace
     shows."""
-    before, after = _observed(e, dims), _observed(e, shape)
+    before, after = _values(dims, e.observed), _values(shape, e.observed)
     if before is None or after is None or 0 in before or all(dim.is_const for dim in dims):
         return list(shape)
     known = math.prod(size for size in after if size != -1)
@@ -43,9 +76,9 @@ def _match(e: Emit, dims: Sequence[Expr], shape: Sequence[Size]) -> list[Size]:
     return matched
 
 
-def _observed(e: Emit, sizes: Sequence[Size]) -> list[int] | None:
+def _values(sizes: Sequence[Size], observed: Observed) -> list[int] | None:
     """What the sizes were in the trace; None where one is known at run time only."""
-    values = [e.observed(as_expr(size)) for size in sizes]
+    values = [observed(as_expr(size)) for size in sizes]
     return None if None in values else [value[0] for value in values if value is not None]
 
 

@@ -14,6 +14,7 @@ from dlcb.compiler.expr.node import evaluate, product
 
 Values = tuple[int, ...]
 _LARGEST_DIVISOR = 129
+_DIVISORS = (*range(2, 17), 32, 64, 128, 256, 512, 1024)  # by which programs part sizes
 
 
 class Sizes:
@@ -73,6 +74,30 @@ class Sizes:
             if self.observed(candidate) == values:
                 self.uncertain.append(candidate)
                 return candidate
+        return None
+
+    def explanations(self, values: Values, near: Sequence[Expr], remainders: bool = True) -> Iterator[Expr]:
+        """Every expression with these values of the forms that few traces may confuse."""
+        pool = list(dict.fromkeys([*near, *self._by_values.values()]))
+        pool = [size for size in pool if not size.is_const and self.observed(size) is not None]
+        for candidate in itertools.chain(_with_constant(self, pool, values), _of_two(pool)):
+            if self.observed(candidate) == values:
+                yield candidate
+        forms = _ROUNDINGS if remainders else _ROUNDINGS[:4]
+        for size, divisor, form in itertools.product(pool, _DIVISORS, forms):
+            if all(form(n, divisor) == v for n, v in zip(self.observed(size) or (), values, strict=True)):
+                yield form(size, divisor)
+
+    def constant_form(self, value: float, sizes: Sequence[Expr]) -> Expr | None:
+        """What has this value in every trace, though it is made of a size that changes; None where nothing
+        does that these traces would not tell from a constant."""
+        for a, b in itertools.permutations(sizes, 2):
+            if set(self.observed(a - b) or ()) == {value}:
+                return a - b
+        for size, divisor, form in itertools.product(sizes, _DIVISORS, _ROUNDINGS):
+            own = self.observed(size) or ()
+            if divisor <= min(own) and all(form(n, divisor) == value for n in own):
+                return form(size, divisor)
         return None
 
     def spell(self, exact: Expr, near: Sequence[Expr]) -> Expr:

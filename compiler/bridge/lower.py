@@ -12,22 +12,22 @@ from typing import Any
 import torch
 from torch.fx import Node as FxNode
 
-from dlcb.compiler.bridge import aten, aten_complex, aten_shape, chance, held, number, partition
+from dlcb.compiler.bridge import aten, aten_complex, aten_shape, chance, number, partition
 from dlcb.compiler.bridge.aligned import Disagreement, align
 from dlcb.compiler.bridge.aten_complex import Complex
 from dlcb.compiler.bridge.aten_split import Pieces
 from dlcb.compiler.bridge.capture import node_line
-from dlcb.compiler.bridge.emit import Emit, Size, Written, from_torch
+from dlcb.compiler.bridge.emit import Emit, from_torch
 from dlcb.compiler.bridge.literals import Sizes, alike
+from dlcb.compiler.bridge.lone import Decision, Lone, decide
 from dlcb.compiler.bridge.number import Number
 from dlcb.compiler.bridge.one_trace import Exploring, OneTrace
 from dlcb.compiler.bridge.record import TensorType, Trace
 from dlcb.compiler.bridge.seen import Numbers, Path, Seen, moved, numbers, result_place, same
-from dlcb.compiler.bridge.written import Call, Origin, Told, told
 from dlcb.compiler.dtype import FLOAT64
 from dlcb.compiler.errors import CaptureError, ShapeError, UnsupportedOperator
 from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import ONE, apply, as_expr, cast, const, product
+from dlcb.compiler.expr.node import apply, as_expr, cast, const
 from dlcb.compiler.ir import ops
 from dlcb.compiler.ir.graph import Graph, GraphBuilder, Value
 from dlcb.compiler.shapes.system import Provenance, System
@@ -51,23 +51,27 @@ def lower(
     system: System,
     seen: Seen | None = None,
     label: str = "",
-    fixed: frozenset[str] = frozenset(),
+    fixed: frozenset[str] | None = None,
     left: Collection[str] = (),
 ) -> Lowered:
     """One graph for all `programs`, which were traced at `sizes` (size variable -> value). `inputs`: the
     dims of each input in order; `seen`: what a symbolic forward saw of the calls; `label` goes before the
-    names of constants; `fixed`: sizes that a single trace has as numbers alone; `left`: the user's lines
-    whose calls PyTorch runs. Raises Disagreement where the programs are not one program."""
+    names of constants; `fixed`: of files, the sizes that these have as numbers alone; `left`: the user's
+    lines whose calls PyTorch runs. Raises Disagreement where the programs are not one program, and Holds
+    where numbers of a file hold its sizes."""
     if len(programs) > 1:
-        return _Lowering(name, programs, sizes, inputs, system, seen, label=label, left=left).run()
-    decisions = _decide(name, programs, sizes, inputs, seen, fixed, left)
-    for size, others in decisions:
-        for other in others:
-            system.equal(
-                size, other, Provenance("the single trace", "", f"a literal may follow {size!r} or {other!r}")
-            )
-    follows = [size for size, _ in decisions]
-    return _Lowering(name, programs, sizes, inputs, system, seen, follows, label, fixed, left).run()
+        return _Lowering(name, programs, sizes, inputs, system, seen, (), label, fixed, left).run()
+    symbols = dict.fromkeys(dim for dims in inputs.values() for dim in dims if isinstance(dim, Expr))
+    exploring = Exploring(list(symbols))
+    decisions = decide(
+        exploring, _Lowering(name, programs, sizes, inputs, exploring, seen, fixed=fixed, left=left).run
+    )
+    for size, other in ((each.size, other) for each in decisions for other in each.equal):
+        assert size is not None
+        system.equal(
+            size, other, Provenance("the single trace", "", f"a literal may follow {size!r} or {other!r}")
+        )
+    return _Lowering(name, programs, sizes, inputs, system, seen, decisions, label, fixed, left).run()
 
 
 def _are_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -80,39 +84,6 @@ def _are_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a, b) or torch.equal(*(x.contiguous().flatten().view(torch.uint8) for x in (a, b)))
 
 
-# ---- a single trace: which literals follow which sizes ---------------------------------------------
-
-
-def _decide(
-    name: str,
-    programs: Sequence[Trace],
-    sizes: Sequence[Mapping[str, int]],
-    inputs: Mapping[str, Sequence[Expr | int]],
-    seen: Seen | None,
-    fixed: frozenset[str],
-    left: Collection[str],
-) -> list[tuple[Expr, list[Expr]]]:
-    """For every literal that may follow a size, in order: the size or constant it is, and the sizes that
-    must then be equal to that, because nothing in the graph tells them apart."""
-    symbols = dict.fromkeys(dim for dims in inputs.values() for dim in dims if isinstance(dim, Expr))
-    system = Exploring(list(symbols))
-    try:
-        _Lowering(name, programs, sizes, inputs, system, seen, fixed=fixed, left=left).run()
-    except (Disagreement, ShapeError):
-        # taken apart the literals contradict each other: right only where all that may be meant agree
-        return [(candidates[0], candidates[1:]) for candidates in system.unknown.values()]
-    decided: list[tuple[Expr, list[Expr]]] = []
-    for symbol, candidates in system.unknown.items():
-        found = system.simplify(symbol)
-        if found in system.ones:
-            decided.append((ONE, []))
-        elif found.free & system.unknown.keys():
-            decided.append((candidates[0], candidates[1:]))
-        else:
-            decided.append((found, []))
-    return decided
-
-
 class _Lowering:
     def __init__(
         self,
@@ -122,32 +93,28 @@ class _Lowering:
         inputs: Mapping[str, Sequence[Expr | int]],
         system: System,
         seen: Seen | None = None,
-        decisions: Sequence[Expr] = (),
+        decisions: Sequence[Decision] = (),
         label: str = "",
-        fixed: frozenset[str] = frozenset(),
+        fixed: frozenset[str] | None = None,
         left: Collection[str] = (),
     ) -> None:
         self.programs = programs
         self.left = left
         self.seen = (seen or Seen()).reader()
         self.label = label
-        self.decisions = iter(decisions)  # what the literals of a single trace follow
         self.inputs = inputs
         self.sizes = Sizes(sizes)
         self.build = GraphBuilder(name, system)
         self.emit = Emit(self.build, self.sizes.observed)
         if isinstance(system, OneTrace):
-            system.observed, system.fixed = self.sizes.observed, fixed
-        self.emit.single, self.fixed = len(programs) == 1, fixed
-        self.called: tuple[str, Call] | None = None  # the call of a file of one size that is being lowered
+            system.observed, system.fixed = self.sizes.observed, fixed or frozenset()
+        self.emit.single = len(programs) == 1
         self.made: dict[FxNode, Any] = {}
         self.exact: dict[FxNode, Numbers] = {}  # the numbers of calls that were met
         self.place_of: list[dict[FxNode, int]] = []  # of each program
         self.weights = [program.parameters for program in programs]
-        self.products: dict[Expr, None] = {}  # of neighbouring sizes of inputs
-        self.constants: dict[int, None] = {}  # sizes in the graph that are numbers
-        self.times = held.times(programs[0].nodes if fixed else ())
         self.notes: dict[str, None] = {}
+        self.lone = Lone(programs[0], self.emit, self.sizes, fixed, iter(decisions))
         self.draws = 0  # calls that draw random numbers
 
     def run(self) -> Lowered:
@@ -182,12 +149,6 @@ class _Lowering:
             node = placeholders[name if by_name else user[place]][0]
             shape = tuple(as_expr(dim) for dim in dims)
             self.sizes.add(shape)
-            if self.fixed:
-                self.products.update(
-                    (product(shape[start:stop]), None)
-                    for start in range(len(shape))
-                    for stop in range(start + 2, len(shape) + 1)
-                )
             self.made[node] = self.build.input(name, shape, from_torch(node.meta["val"].dtype))
         for row in rows:
             if row[0] not in self.made and row[0].users:
@@ -218,13 +179,9 @@ class _Lowering:
         self.build.source = node_line(node)
         self.emit.operator = target
         near = [size for source in node.all_input_nodes for size in _sizes_of(self.made[source])]
-        sized = aten_shape.SIZE_ARGUMENTS.get(target, ()) if self.emit.single else ()
-        if target == "aten.slice.Tensor" and node.args[2:3] == (1,):
-            sized = sized[1:]  # what begins behind the first element, also where a size was 1
+        sized = self.lone.places(node) if self.emit.single else ()
         exact = self._exact(row)
-        self.called = (
-            self._call(node) if self.fixed and isinstance(node.target, torch._ops.OpOverload) else None
-        )
+        self.lone.meet(node)
         arguments = [
             self._merge([other.args[place] for other in row], near, exact, (place,), place in sized)
             for place in range(len(node.args))
@@ -233,12 +190,10 @@ class _Lowering:
             key: self._merge([other.kwargs[key] for other in row], near, exact, (key,)) for key in node.kwargs
         }
         if self.emit.single and target in aten_shape.RANGES:
-            arguments[:2] = self._ends(arguments[0], arguments[1], near)
+            arguments[:2] = self.lone.ends(arguments[0], arguments[1], near)
         if not isinstance(node.target, torch._ops.OpOverload):
             return self._python(node, arguments, keywords)
-        if self.called is not None:
-            self._hold(held.named(node.target, arguments, keywords), near)
-            self._hold_entries(node)
+        self.lone.hold(node, arguments, keywords)
         arguments += self._left_out(node.target, len(arguments), exact, near)
         if target == "aten.sym_size.int":
             return arguments[0].shape[arguments[1]]
@@ -363,7 +318,7 @@ class _Lowering:
     def _remember(self, result: Any) -> None:
         for value in result if isinstance(result, (tuple, list)) else [result]:
             self.sizes.add(_sizes_of(value))
-            self.constants.update((size.value, None) for size in _sizes_of(value) if size.is_const)
+            self.lone.add(_sizes_of(value))
 
     # ---- literals ----------------------------------------------------------------------------------
 
@@ -394,11 +349,11 @@ class _Lowering:
         if isinstance(known := exact.get(path), Expr) and not known.is_const:
             return self.sizes.spell(known, near)
         if all(type(tree) is type(first) and same(tree, first) for tree in trees[1:]):
-            if type(first) is int and (sized or self.called is not None):
-                return self._literal(first, near, self._told(path), sized)
+            if type(first) is int and self.emit.single:
+                return self.lone.follow(first, near, path, sized)
             return first
         if all(isinstance(tree, int) and not isinstance(tree, bool) for tree in trees):
-            found = self.sizes.explain(tuple(trees), near)
+            found = self.lone.explain(tuple(trees), near)
         elif all(isinstance(tree, (int, float)) and not isinstance(tree, bool) for tree in trees):
             found = self._explain_float(trees, near)
         else:
@@ -406,110 +361,6 @@ class _Lowering:
         if found is None:
             raise self._disagreement(f"the values {', '.join(map(str, trees))}")
         return found
-
-    def _sized(self, value: int, near: Sequence[Expr], origin: Origin = Origin.UNSEEN) -> Size:
-        """A literal of a single trace, in a place where a size may stand."""
-        system = self.build.system
-        unknown = system.unknown.keys() if isinstance(system, Exploring) else frozenset()
-        candidates = [size for size in self.sizes.matches(value, near) if not size.free & unknown]
-        if origin is Origin.CALCULATED:  # not an input's size as it stands
-            candidates = [size for size in candidates if size.op != "size"]
-        if value == 1 and self.emit.operator in aten_shape.REPEATS:
-            return value  # an axis that is not repeated
-        if not candidates:
-            return value
-        if isinstance(system, Exploring):
-            symbol = system.literal(candidates)
-            self.sizes.define(symbol, (value,))
-            return symbol
-        decided = next(self.decisions, None)
-        if decided is None:  # what was explored took another way
-            raise self._disagreement(f"the value {value}")
-        return decided
-
-    def _call(self, node: FxNode) -> tuple[str, Call]:
-        """The call as the file has it, and the line that it comes from."""
-        assert isinstance(node.target, torch._ops.OpOverload)
-        of_weight = any(
-            isinstance(each, FxNode) and each.name in self.weights[0].names for each in node.args[:1]
-        )
-        given = held.named(node.target, node.args, node.kwargs)
-        line, operator = node.meta.get("stack_trace") or "", held.operator_of(node.target)
-        passed = {each for each, _ in zip(given, node.args, strict=False)} | node.kwargs.keys()
-        return line, Call(operator, given, frozenset(given) - passed, of_weight, self.times[line, operator])
-
-    def _told(self, path: Path) -> Told:
-        """What the line of a file of one size tells of the number at this place of the call."""
-        if self.called is None:
-            return Told(Origin.UNSEEN)
-        line, call = self.called
-        name = list(call.arguments)[path[0]] if isinstance(path[0], int) else path[0]
-        place = path[1] if len(path) > 1 else None
-        assert place is None or isinstance(place, int)
-        return told(line, call, name, place)
-
-    def _literal(self, value: int, near: Sequence[Expr], found: Told, sized: bool) -> Size:
-        """A whole number of a file of one size: what its line says, or in a place where sizes stand, one."""
-        if found.origin is Origin.WRITTEN:
-            return Written(value)
-        if found.origin is Origin.SIZE and not sized:
-            candidates = self.sizes.matches(value, near)
-            return candidates[0] if len(candidates) == 1 and value not in self.constants else value
-        if found.formula is not None and found.formula.of_size:
-            calculate = found.formula
-            pool = [
-                size
-                for size in dict.fromkeys((*near, *self.sizes.seen()))
-                if (own := self.sizes.observed(size)) is not None and calculate(own[0]) == value
-            ]
-            if len(pool) == 1 and not pool[0].is_const and value not in map(calculate, self.constants):
-                return calculate.expression(pool[0]) or value
-            if pool:  # of several none is told, and another that has the value now is not meant
-                return value
-        return self._sized(value, near, found.origin) if sized else value
-
-    def _hold(self, given: Mapping[str, Any], near: Sequence[Expr]) -> None:
-        """What numbers of a call in a file of one size may follow is held at that."""
-        assert self.called is not None
-        line, call = self.called
-        known = held.Known(tuple(dict.fromkeys(near)), self._sizes_held(near), self.constants)
-        for size, why in held.followed(line, call, given, known):
-            for symbol in size.free:
-                if symbol.value in self.fixed:
-                    (traced,) = self.sizes.observed(symbol) or (0,)
-                    self.emit.equal(
-                        symbol, as_expr(traced), f"{why}; the file has {symbol!r} as {traced} only"
-                    )
-
-    def _hold_entries(self, node: FxNode) -> None:
-        """The same of the numbers in a tensor that the program's code has made of them."""
-        name = self.weights[0].names.get(node.all_input_nodes[0].name) if node.all_input_nodes else None
-        if str(node.target) not in _LIFTED or name is None or not name.startswith("constant."):
-            return
-        tensor = self.weights[0].tensors[name]
-        if tensor.numel() > _FEW or tensor.dtype not in (torch.int64, torch.float32, torch.float64):
-            return
-        entries = {"data": tensor.flatten().tolist()}
-        assert self.called is not None
-        self.called = self.called[0], Call("tensor", entries)
-        self._hold(entries, ())
-
-    def _sizes_held(self, near: Sequence[Expr]) -> dict[Expr, int]:
-        """The sizes in the graph that the file has as numbers, and products of its inputs' sizes."""
-        return {
-            size: values[0]
-            for size in (*near, *self.sizes.seen(), *self.products)
-            if (values := self.sizes.observed(size)) is not None
-            and any(symbol.value in self.fixed for symbol in size.free)
-        }
-
-    def _ends(self, start: Any, stop: Any, near: Sequence[Expr]) -> tuple[Any, Any]:
-        """Both ends of a single trace's range, which counts a size from where it starts, or ends at one."""
-        if not isinstance(start, int) or not isinstance(stop, int):
-            return start, stop
-        first = start if start == 1 else self._sized(start, near)
-        count = self._sized(stop - start, near) if start else None
-        return first, first + count if isinstance(count, Expr) else self._sized(stop, near)
 
     def _explain_float(self, values: Sequence[float], near: Sequence[Expr]) -> Expr | None:
         """A size n used as a number: n, 1 / n, the root of n or its inverse."""
@@ -616,7 +467,7 @@ class _Lowering:
             self.emit.require(as_expr(0) <= exact, f"axis {axis} of the result")
             return self.sizes.spell(exact, near)
         if self.emit.single:
-            return as_expr(self._sized(values[0], near))
+            return as_expr(self.lone.size(values[0], near))
         if len(set(values)) == 1:
             return as_expr(values[0])
         if (found := self.sizes.explain(tuple(values), near)) is not None:
@@ -683,8 +534,6 @@ def _holds_number(arguments: Sequence[Any]) -> bool:
 
 
 _RECURRENCES = frozenset(f"aten.{name}.input" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
-_LIFTED = frozenset({"aten.lift_fresh_copy.default", "aten.lift_fresh.default"})
-_FEW = 64  # entries of a tensor that are looked at one by one
 
 _FLOAT_FORMS = (
     (lambda n: n, float),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from dlcb.compiler.bridge.written import Origin
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import ONE, as_expr
 from dlcb.compiler.shapes.system import UNSTATED, System, Why
@@ -34,13 +35,17 @@ class Exploring(OneTrace):
     def __init__(self, symbols: Sequence[Expr]) -> None:
         super().__init__()
         self.unknown: dict[Expr, list[Expr]] = {}  # the variable of a literal -> the sizes that it may follow
+        self.untold: dict[Expr, Origin] = {}  # those of which no line tells that they are sizes
+        self.broadcast_as: set[Expr] = set()  # those that met the size that they are in a broadcast
         self.ones: dict[Expr, None] = {}  # literals that were seen to be broadcast
         for symbol in symbols:
             self.age(symbol)
 
-    def literal(self, candidates: list[Expr]) -> Expr:
+    def literal(self, candidates: list[Expr], untold: Origin | None = None) -> Expr:
         symbol = self.runtime_size("literal")
         self.unknown[symbol] = candidates
+        if untold is not None:
+            self.untold[symbol] = untold
         return symbol
 
     def broadcast(self, a: Expr | int, b: Expr | int, why: Why = UNSTATED) -> Expr:
@@ -48,6 +53,8 @@ class Exploring(OneTrace):
         if (a not in self.unknown and b not in self.unknown) or a is ONE or b is ONE:
             return super().broadcast(a, b, why)
         if self.observed(a) == self.observed(b):
+            if self.observed(a) != (1,):
+                self.broadcast_as |= {a, b} & self.unknown.keys()
             return self.equal(a, b, why)
         one, other = (a, b) if self.observed(a) == (1,) else (b, a)
         if one in self.unknown:

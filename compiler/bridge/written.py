@@ -5,19 +5,27 @@ settle their numbers; of `x / n` the line tells nothing; what a function does th
 from __future__ import annotations
 
 import ast
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import builtins
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from dlcb.compiler.expr.dag import Expr
-
-Number = int | float
+from dlcb.compiler.bridge.formulas import (
+    Formula,
+    Number,
+    called,
+    formula_of,
+    is_calculated,
+    is_own,
+    is_size,
+    same_number,
+    takes_a_size,
+    value_of,
+)
 
 
 class Origin(Enum):
@@ -28,25 +36,8 @@ class Origin(Enum):
     SIZE = "the line gives the call the size of a tensor there, as it stands"
     NAMED = "the line gives the call a name there"
     CALCULATED = "the line calculates what it gives the call there, so that it is no size as it stands"
+    OF_LIBRARY = "a function of an installed library that is known gives it to the call"
     UNSEEN = "the line does not show the call"
-
-
-@dataclass(frozen=True)
-class Formula:
-    """What a line calculates from one unknown, which is the size of a tensor as it stands, if `of_size`."""
-
-    calculate: Callable[[Any], Any]
-    of_size: bool
-
-    def __call__(self, n: int) -> Number | None:
-        """Its value for a size; None where it has none."""
-        value = _calculated(self.calculate, n)
-        return value if isinstance(value, (int, float)) else None
-
-    def expression(self, size: Expr) -> Expr | None:
-        """The same as an expression over a size; None where it is more than whole numbers."""
-        value = _calculated(self.calculate, size)
-        return value if isinstance(value, Expr) and value.dtype == size.dtype else None
 
 
 @dataclass(frozen=True)
@@ -67,14 +58,21 @@ class Call:
     left_out: frozenset[str] = frozenset()  # arguments that the program does not give
     of_weight: bool = False  # whether the first argument is one of the program's weights
     times: int = 1  # how many calls of this operator come from the same line
+    by_name: bool = False  # whether a function of torch was called, and no method or sign
+    modules: frozenset[str] = frozenset()  # names of the modules that the program calls
 
 
 def told(stack_trace: str, call: Call, name: str, place: int | None = None) -> Told:
     """Where argument `name` of `call` comes from, or the entry at `place` of it, where it is a list."""
     path, text = _line(stack_trace)
-    if path.startswith(_MODULES):
+    if _MODULES in path:
         return Told(Origin.OF_PYTORCH)
+    value = call.arguments[name]
+    if _is_of_library(path, text, value if place is None else value[place]):
+        return Told(Origin.OF_LIBRARY)
     shown = _shown(text, call.operator)
+    if len(shown) < call.times and _calls_others(text, call.modules):
+        return Told(Origin.UNSEEN)
     found = [given.told(call, name, place) for given in shown if given.may_be(call)]
     order = _ANY if call.operator in _ARITHMETIC and len(shown) <= call.times else _EACH
     kind = next((kind for kind in order if any(each.origin is kind for each in found)), Origin.UNSEEN)
@@ -86,18 +84,68 @@ def told(stack_trace: str, call: Call, name: str, place: int | None = None) -> T
 # be tensors, so that one number that is written settles it, unless numbers are calculated in this way too.
 _EACH = (Origin.CALCULATED, Origin.NAMED, Origin.SIZE, Origin.WRITTEN)
 _ANY = (Origin.WRITTEN, Origin.CALCULATED, Origin.SIZE, Origin.NAMED)
-_MODULES = f"{Path(torch.__file__).parent}/nn/modules/"
+
+# Where packages lie differs between the machines that export and serve
+_MODULES = "/torch/nn/modules/"
+_TORCH = "-packages/torch/"
+# Functions of libraries, as their lines call them, that make no number of a size: what these are given of
+# sizes, for masks and positions, stands in the graph as it is; others are heads, groups, and their scale.
+_FUNCTIONS_OF = {
+    "/transformers/": (
+        *("create_causal_mask(", "create_bidirectional_mask(", "_create_attention_masks(", "mask_function("),
+        *("attention_interface(", "apply_rotary_pos_emb(", "compute_bias("),
+    ),
+    "/torchvision/models/": ("channel_shuffle(",),
+    "/timm/models/": ("forward_head(",),
+}
+# The length of a cache that is empty
+_EMPTY = {
+    "/transformers/": ("past_seen_tokens", "past_key_values_length", "cache_length", "past_length"),
+}
+
+
+def _is_of_library(path: str, text: str, value: Any) -> bool:
+    """Whether a library is known to give this number to a call of the line."""
+    for place, functions in _FUNCTIONS_OF.items():
+        empty = _EMPTY.get(place, ()) if value == 0 else ()
+        if place in path and any(name in text for name in (*functions, *empty)):
+            return True
+    return False
 
 
 def _line(stack_trace: str) -> tuple[str, str]:
-    """The file and text of the innermost line of a node's stack trace."""
-    path = text = ""
-    for line in stack_trace.splitlines():
-        if line.strip().startswith('File "'):
-            path, text = line.strip()[6:].partition('"')[0], ""
-        elif not text:
-            text = line.strip()
-    return path, text
+    """The file and text of the innermost line of a node's stack trace, but for PyTorch's own functions, whose
+    numbers are what they are called with: its modules alone give them attributes."""
+    found = [("", "")]
+    for line in map(str.strip, stack_trace.splitlines()):
+        if line.startswith('File "'):
+            found.append((line[6:].partition('"')[0], ""))
+        elif not found[-1][1]:
+            found[-1] = found[-1][0], line
+    own = (each for each in reversed(found) if _MODULES in each[0] or _TORCH not in each[0])
+    return next(own)
+
+
+@lru_cache(maxsize=1024)
+def _calls_others(text: str, modules: frozenset[str]) -> bool:
+    """Whether the line calls what may be a function of the user's, whose calls it does not show."""
+    functions = (node.func for node in ast.walk(_parsed(text)) if isinstance(node, ast.Call))
+    return any(not _is_known(function, modules) for function in functions)
+
+
+def _is_known(function: ast.expr, modules: frozenset[str]) -> bool:
+    """Whether this is one of PyTorch's or Python's functions, a tensor's method, or a module."""
+    name = called(function)
+    match function:
+        case ast.Attribute(value=ast.Name(id="self")):
+            return name in modules
+        case ast.Attribute(value=ast.Name() | ast.Attribute() as before) if called(before) in _MODULE_NAMES:
+            return True
+        case ast.Attribute(value=before):
+            return hasattr(torch.Tensor, str(name)) or (is_own(before) and name in modules)
+        case ast.Name():
+            return hasattr(builtins, str(name))
+    return is_own(function)
 
 
 # ---- the calls of a line -----------------------------------------------------------------------------
@@ -152,17 +200,17 @@ class _Operands:
 
     def told(self, call: Call, name: str, place: int | None) -> Told:
         value = call.arguments[name]
-        if name in call.left_out or any(_is(_value(side), value) for side in self.sides):
+        if name in call.left_out or any(same_number(value_of(side), value) for side in self.sides):
             return _WRITTEN
         if call.operator in _ON_THE_RIGHT:
             return _told(self.sides[-1])
-        if any(_is_own(side) for side in self.sides) and not call.of_weight:
+        if any(is_own(side) for side in self.sides) and not call.of_weight:
             return _WRITTEN
-        of_sizes = [side for side in self.sides if _takes_a_size(side)]
+        of_sizes = [side for side in self.sides if takes_a_size(side)]
         if len(of_sizes) == 1:
             return _told(of_sizes[0])
-        calculated = [side for side in self.sides if _is_calculated(side)]
-        return Told(Origin.NAMED, _formula(calculated[0]) if len(calculated) == 1 else None)
+        calculated = [side for side in self.sides if is_calculated(side)]
+        return Told(Origin.NAMED, formula_of(calculated[0]) if len(calculated) == 1 else None)
 
 
 @dataclass(frozen=True)
@@ -206,15 +254,20 @@ class _Arguments:
         """Whether nothing that is written here contradicts the numbers of `call`."""
         if not self.same:
             return True
+        entries = self.positional[0 if self.method else 1 :]
+        if call.operator in _SPREAD and len(entries) > 1 and not any(map(_is_starred, entries)):
+            lists = [each for each in call.arguments.values() if isinstance(each, (list, tuple))]
+            if len(entries) not in map(len, lists):
+                return False
         return all(
-            _value(written) is None or _is(_value(written), number)
+            value_of(written) is None or same_number(value_of(written), number)
             for name, argument in call.arguments.items()
             for place, number in _numbers(argument)
             if (written := self._at(call, name, place)) is not None
         )
 
     def told(self, call: Call, name: str, place: int | None) -> Told:
-        if any(isinstance(each, ast.Starred) for each in self.positional) or "" in self.keywords:
+        if any(map(_is_starred, self.positional)) or "" in self.keywords:
             return Told(Origin.NAMED)
         if not self.same:
             return _of_all([*self.positional[0 if self.method else 1 :], *self.keywords.values()])
@@ -230,6 +283,10 @@ class _Arguments:
         if place is not None and call.operator in _SPREAD and len(entries) == len(call.arguments[name]) > 1:
             return entries[place]  # x.repeat(1, 2) and x.repeat((1, 2)) are one call
         return _entry(entries[0], place) if entries else None
+
+
+def _is_starred(written: ast.expr) -> bool:
+    return isinstance(written, ast.Starred)
 
 
 def _entry(written: ast.expr, place: int | None) -> ast.expr:
@@ -260,7 +317,7 @@ def _shown_by(node: ast.AST, operator: str) -> Iterator[_Shown]:
     signs = _ARITHMETIC.get(operator, ())
     match node:
         case ast.BinOp(op=op, left=left, right=right) if isinstance(op, signs):
-            if _value(node) is None and not _is_own(node):  # else the author's own arithmetic
+            if value_of(node) is None and not is_own(node):  # else the author's own arithmetic
                 yield _Operands((left, right))
         case ast.AugAssign(op=op, value=value) if isinstance(op, signs):
             yield _Operands((value,))
@@ -272,12 +329,14 @@ def _shown_by(node: ast.AST, operator: str) -> Iterator[_Shown]:
             items = index.elts if isinstance(index, ast.Tuple) else [index]
             yield from (_Entries(tuple(item.elts)) for item in items if isinstance(item, ast.List))
         case ast.Call(func=func, args=[ast.List(elts=entries) | ast.Tuple(elts=entries), *_]) if (
-            operator == "tensor" and _called(func) in _TENSORS
+            operator == "tensor" and called(func) in _TENSORS
         ):
             yield _Entries(tuple(entries))
-        case ast.Call(func=func, args=[entry, *_]) if operator == "tensor" and _called(func) in _TENSORS:
+        case ast.Call(func=func, args=[entry, *_]) if operator == "tensor" and called(func) in _TENSORS:
             yield _Entries((entry,))
-        case ast.Call(func=func, args=args, keywords=keywords) if (name := _called(func)) is not None:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="self"))):
+            return  # a module, or a method of the user's
+        case ast.Call(func=func, args=args, keywords=keywords) if (name := called(func)) is not None:
             same = operator in (name, *(f"{family}_{name}" for family in _FAMILIES))
             if same or any(operator.startswith(each) for each in _FUNCTIONS.get(name, ())):
                 by_name = {each.arg or "": each.value for each in keywords}
@@ -300,17 +359,12 @@ def _indices(index: ast.expr, operator: str) -> Iterator[_Index]:
             yield _Index(None, {"index": item})
 
 
-def _called(function: ast.expr) -> str | None:
-    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", None)
-    return name.rstrip("_") if isinstance(name, str) else None
-
-
 def _is_method(function: ast.expr) -> bool:
     """Whether what stands before the dot is a tensor, and no module of functions."""
     if not isinstance(function, ast.Attribute):
         return False
     before = function.value
-    return _called(before) not in _MODULE_NAMES if isinstance(before, (ast.Name, ast.Attribute)) else True
+    return called(before) not in _MODULE_NAMES if isinstance(before, (ast.Name, ast.Attribute)) else True
 
 
 @lru_cache(maxsize=1024)
@@ -342,80 +396,15 @@ def _balanced(text: str) -> tuple[str, str]:
     return kept, rest[2:] if kept.endswith(("(", "[", "{", ",")) else rest
 
 
-# ---- the numbers of a line ---------------------------------------------------------------------------
-
-
-def _value(written: ast.AST) -> Number | None:
-    """The number that an expression of numbers is; None for any other."""
-    match written:
-        case ast.Constant(value=bool()):
-            return None
-        case ast.Constant(value=int() | float() as value):
-            return value
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            positive = _value(operand)
-            return None if positive is None else -positive
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _PYTHON:
-            a, b = _value(left), _value(right)
-            return None if a is None or b is None else _calculated(_PYTHON[type(op)], a, b)
-        case ast.Attribute(value=ast.Name(id="math" | "torch" | "np"), attr="pi" | "e" | "inf" as name):
-            return float(getattr(math, name))
-        case ast.Call(func=func, args=args, keywords=[]) if function := _of_numbers(func):
-            values = [_value(each) for each in args]
-            return None if None in values else _calculated(function, *values)
-    return None
-
-
-_PYTHON: dict[type, Any] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: a / b,
-    ast.FloorDiv: lambda a, b: a // b,
-    ast.Mod: lambda a, b: a % b,
-    ast.Pow: lambda a, b: a**b if abs(a) < 1e6 and abs(b) < 64 else math.nan,
-}
-
-
-def _calculated(function: Any, *operands: Any) -> Any:
-    try:
-        return function(*operands)
-    except (ArithmeticError, TypeError, ValueError, AttributeError):
-        return None
-
-
-def _is_own(written: ast.AST) -> bool:
-    """Whether this is an attribute of the module, an entry of one, or arithmetic of such and numbers."""
-    match written:
-        case ast.Attribute(value=ast.Name(id="self")):
-            return True
-        case ast.Attribute(value=inner) | ast.Subscript(value=inner) | ast.UnaryOp(operand=inner):
-            return _is_own(inner)
-        case ast.BinOp(left=left, right=right):
-            sides = [side for side in (left, right) if _value(side) is None]
-            return bool(sides) and all(map(_is_own, sides))
-        case ast.Call(func=func, args=[inner], keywords=[]) if _of_numbers(func) is not None:
-            return _is_own(inner)
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr="finfo" | "iinfo")):
-            return True
-    return False
-
-
-_OF_NUMBERS: dict[str | None, Callable[..., Any]] = {
-    **{name: getattr(math, name) for name in ("sqrt", "log", "log2", "exp", "ceil", "floor", "pow")},
-    **{each.__name__: each for each in (int, float, abs, round, max, min)},
-}
-
-
 def _told(written: ast.expr) -> Told:
     """Where the numbers in an argument come from, when it is written so."""
     if isinstance(written, (ast.Tuple, ast.List)):
         return _of_all(written.elts)
-    if isinstance(written, ast.Constant) or _value(written) is not None or _is_own(written):
+    if isinstance(written, ast.Constant) or value_of(written) is not None or is_own(written):
         return _WRITTEN
-    if _is_calculated(written):
-        return Told(Origin.CALCULATED, _formula(written))
-    return Told(Origin.SIZE if _is_size(written) else Origin.NAMED)
+    if is_calculated(written):
+        return Told(Origin.CALCULATED, formula_of(written))
+    return Told(Origin.SIZE if is_size(written) else Origin.NAMED)
 
 
 def _of_all(entries: Sequence[ast.expr]) -> Told:
@@ -424,78 +413,3 @@ def _of_all(entries: Sequence[ast.expr]) -> Told:
 
 
 _WRITTEN = Told(Origin.WRITTEN)
-
-
-def _is_calculated(written: ast.AST) -> bool:
-    """Whether this is more than a name, or a sum of names, which may add nothing."""
-    match written:
-        case ast.BinOp(op=ast.Add() | ast.Sub(), left=left, right=right):
-            return any(_value(side) or _is_calculated(side) for side in (left, right))
-        case ast.BinOp() | ast.IfExp() | ast.BoolOp():
-            return True
-        case ast.UnaryOp(operand=operand):
-            return _is_calculated(operand)
-        case ast.Call(func=func):
-            return _of_numbers(func) is not None or _called(func) == "numel"
-    return False
-
-
-def _of_numbers(function: ast.expr) -> Callable[..., Any] | None:
-    """The function of numbers that this is; a tensor's methods have the same names."""
-    plain = isinstance(function, ast.Name) or getattr(function, "value", None).__class__ is ast.Name
-    of_module = getattr(getattr(function, "value", None), "id", "math") in ("math", "np")
-    return _OF_NUMBERS.get(_called(function)) if plain and of_module else None
-
-
-def _is_size(written: ast.AST) -> bool:
-    """Whether this is one size of a tensor."""
-    match written:
-        case ast.Subscript(value=ast.Attribute(attr="shape")):
-            return True
-        case (
-            ast.Call(func=ast.Attribute(attr="size"), args=[_]) | ast.Call(func=ast.Name(id="len"), args=[_])
-        ):
-            return True
-    return False
-
-
-def _takes_a_size(written: ast.AST) -> bool:
-    """Whether the line itself asks a tensor for its size here."""
-    return any(
-        (isinstance(each, ast.Attribute) and each.attr in ("shape", "size", "numel"))
-        or (isinstance(each, ast.Name) and each.id == "len")
-        for each in ast.walk(written)
-    )
-
-
-def _formula(written: ast.expr) -> Formula | None:
-    """What the line calculates; None where that is from several unknown numbers."""
-    unknown: set[str] = set()
-    of_size: list[bool] = []
-
-    def read(part: ast.expr) -> Callable[[int], Any]:
-        value = _value(part)
-        match part:
-            case _ if value is not None:
-                return lambda n: value
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                inner = read(operand)
-                return lambda n: -inner(n)
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _PYTHON:
-                function, a, b = _PYTHON[type(op)], read(left), read(right)
-                return lambda n: function(a(n), b(n))
-            case ast.Call(func=func, args=args, keywords=[]) if function := _of_numbers(func):
-                operands = [read(each) for each in args]
-                return lambda n: function(*(each(n) for each in operands))
-        unknown.add(ast.unparse(part))
-        of_size.append(_is_size(part))
-        return lambda n: n
-
-    calculate = read(written)
-    return Formula(calculate, of_size[0]) if len(unknown) == 1 else None
-
-
-def _is(written: Number | None, value: Any) -> bool:
-    if written is None or not isinstance(value, (int, float)):
-        return False
-    return written == value or abs(written - value) <= 1e-12 * abs(value)

@@ -175,3 +175,16 @@ models:
     found = read(path)
     limits = Repository(found).limits(found.models[0])
     assert (limits.timeout_ms, limits.queue_requests, limits.body_bytes) == (70, 5, 64 << 20)
+
+
+def test_a_model_of_several_files_names_them_all(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    for name in ("a.pt2", "b.pt2"):
+        (tmp_path / name).touch()
+    path.write_text(GOOD.replace("factory: some.where:make", "program: [a.pt2, b.pt2]"))
+    source = read(path).models[0].source(tmp_path)
+    assert (source.program, source.beside) == (str(tmp_path / "a.pt2"), (str(tmp_path / "b.pt2"),))
+    path.write_text(GOOD.replace("factory: some.where:make", "program: a.pt2"))
+    source = read(path).models[0].source(tmp_path)
+    assert (source.program, source.beside) == (str(tmp_path / "a.pt2"), ())
+    assert "models.0.program" in wrong(tmp_path, "factory: some.where:make", "program: []")
