@@ -79,4 +79,5 @@ def _parameter_names(program: Program) -> list[str]:
 
 def _digests(source: ModelSource) -> dict[str, str]:
     """The registered weight files by sha256."""
-    return dict(zip(replace(source, program=None).file_digests().values(), source.weights, strict=True))
+    weights = replace(source, program=None, beside=()).file_digests()
+    return dict(zip(weights.values(), source.weights, strict=True))
