@@ -7,11 +7,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dlcb.compiler import ChangedCode, CompilerError, ModelSource
+from dlcb.server.asked import Asked
 from dlcb.server.batcher import RETRY_AFTER, Batcher
 from dlcb.server.cache import describe
 from dlcb.server.errors import BadRequest, NotReady, ServerError
@@ -75,10 +75,7 @@ class Supervisor:
         self._count = 0
         self._loads: dict[int, dict[str, Any]] = {}
         self._models: dict[int, ServedModel] = {}
-        self._loading: dict[tuple[WorkerProcess, int], asyncio.Future[float]] = {}
-        self._starting: dict[WorkerProcess, asyncio.Future[None]] = {}
-        self._planning: dict[tuple[WorkerProcess, int], asyncio.Future[dict[str, Any]]] = {}
-        self._counting: dict[WorkerProcess, deque[asyncio.Future[None]]] = {}
+        self._asked = Asked()
         self._coming: set[WorkerProcess] = set()
         self._going: set[WorkerProcess] = (
             set()
@@ -86,7 +83,6 @@ class Supervisor:
         self._succession = asyncio.Lock()
         self._replacing = 0  # workers that are to come, whether their process runs already or not
         self._outage: asyncio.TimerHandle | None = None
-        self._tickets = 0
         self._tasks: set[asyncio.Task[None]] = set()
         metrics.before_scrape.append(self._refresh_gauges)
 
@@ -94,7 +90,7 @@ class Supervisor:
         """Start the workers and wait until they run. WorkerError when one cannot."""
         self._wanted = self._settings.workers
         workers = [self._spawn() for _ in range(self._wanted)]
-        await asyncio.gather(*(self._starting[worker] for worker in workers))
+        await asyncio.gather(*(self._asked.start(worker) for worker in workers))
         for worker in workers:
             self._activate(worker)
 
@@ -148,15 +144,9 @@ class Supervisor:
             raise NotReady(NO_WORKER, RETRY_AFTER)
         worker = self._batcher.lanes[0]
         assert isinstance(worker, WorkerProcess)
-        self._tickets += 1
-        key = (worker, self._tickets)
-        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._planning[key] = future
-        self._tell(worker, {"do": "plan", "ticket": self._tickets, "handle": model.handle, "shapes": shapes})
-        try:
-            return await future
-        finally:
-            del self._planning[key]
+        with self._asked.plan(worker) as (ticket, planned):
+            self._tell(worker, {"do": "plan", "ticket": ticket, "handle": model.handle, "shapes": shapes})
+            return await planned
 
     def request_counters(self) -> list[asyncio.Future[None]]:
         """Ask every worker for its counters; each of what is given is done when they have come, or when the
@@ -164,8 +154,7 @@ class Supervisor:
         asked = []
         for worker in self._batcher.lanes:
             assert isinstance(worker, WorkerProcess)
-            asked.append(asyncio.get_running_loop().create_future())
-            self._counting.setdefault(worker, deque()).append(asked[-1])
+            asked.append(self._asked.counters(worker))
             self._tell(worker, {"do": "counters"})
         return asked
 
@@ -210,7 +199,7 @@ class Supervisor:
         self._workers.append(worker)
         if options["gently"]:
             self._set_priority(worker)
-        self._starting[worker] = loop.create_future()
+        self._asked.start(worker)
         loop.add_reader(worker.job_channel.fileno(), self._replies, worker)
         loop.add_reader(worker.control_channel.fileno(), self._events, worker)
         return worker
@@ -355,7 +344,7 @@ class Supervisor:
         self._background(self._drain(old))
 
     async def _drain(self, worker: WorkerProcess) -> None:
-        while worker.jobs or any(planner is worker for planner, _ticket in self._planning):
+        while worker.jobs or self._asked.plans(worker):
             await asyncio.sleep(DRAIN_STEP)
         self._dismiss(worker)
         self._going.discard(worker)
@@ -366,7 +355,7 @@ class Supervisor:
             self._remove(worker)
             worker.close()
             self._background(asyncio.to_thread(worker.process.wait))
-            self._fail_waiters(worker, WorkerError(f"{worker.name} has ended"))
+            self._asked.fail(worker, WorkerError(f"{worker.name} has ended"))
 
     def _refuse_without_worker(self) -> None:
         if not self._batcher.lanes and not self._closing:
@@ -374,7 +363,7 @@ class Supervisor:
 
     async def _fill(self, worker: WorkerProcess) -> None:
         """Wait until a new worker runs and holds every model. WorkerError when that fails."""
-        await self._starting[worker]
+        await self._asked.start(worker)
         while missing := [handle for handle in self._loads if handle not in worker.models]:
             await asyncio.gather(*(self._load_in(worker, handle) for handle in missing))
 
@@ -402,13 +391,12 @@ class Supervisor:
             return 0.0
         if worker not in self._workers:  # died meanwhile
             raise WorkerError(f"{worker.name} has ended")
-        future = self._loading.get((worker, handle))
-        if future is None:
-            future = self._loading[worker, handle] = asyncio.get_running_loop().create_future()
+        loaded, first = self._asked.load(worker, handle)
+        if first:
             serves = self._models[handle].state is not State.LOADING
             self._tell(worker, {**message, "gently": self._gently(), "serves": serves, "refused": refused})
         # else a worker that comes up is told of a model that is being loaded just now
-        seconds = await asyncio.shield(future)
+        seconds = await asyncio.shield(loaded)
         worker.models.add(handle)
         return seconds
 
@@ -457,35 +445,18 @@ class Supervisor:
     def _event(self, worker: WorkerProcess, event: dict[str, Any]) -> None:
         kind = event["event"]
         if kind in ("started", "broken"):
-            future = self._starting.pop(worker)
-            if kind == "started":
-                future.set_result(None)
-            else:
-                future.set_exception(WorkerError(event["error"]))
-        elif kind in ("loaded", "failed"):
-            loading = self._loading.pop((worker, event["handle"]), None)
-            if loading is None:
-                return
-            if kind == "loaded":
+            self._asked.started(worker, None if kind == "started" else WorkerError(event["error"]))
+        elif kind == "loaded":
+            if self._asked.is_loading(worker, event["handle"]):
                 self._settle_load(worker, event)
-                loading.set_result(event["seconds"])
-            else:
-                kind_of_error = {"gone": ArtifactGone, "old code": OldCode}.get(event["why"], WorkerError)
-                loading.set_exception(kind_of_error(event["error"]))
+                self._asked.loaded(worker, event["handle"], event["seconds"])
+        elif kind == "failed":
+            kind_of_error = {"gone": ArtifactGone, "old code": OldCode}.get(event["why"], WorkerError)
+            self._asked.loaded(worker, event["handle"], kind_of_error(event["error"]))
         elif kind == "compile":
             self._background(self._compile_for(worker, event))
         elif kind == "planned":
-            planning = self._planning.get((worker, event["ticket"]))
-            if planning is None or planning.done():
-                return
-            if "plan" in event:
-                planning.set_result(event["plan"])
-            elif "illegal" in event:
-                planning.set_exception(BadRequest(event["illegal"]))
-            elif "changed" in event:
-                planning.set_exception(NotReady(event["changed"]))
-            else:
-                planning.set_exception(WorkerError(event["error"]))
+            self._asked.planned(worker, event["ticket"], _plan_of(event))
         elif kind == "counters":
             worker.device_bytes = event["device_bytes"]
             for handle, said in event["models"].items():
@@ -493,9 +464,7 @@ class Supervisor:
                 if model is not None:
                     model.ranks = said["ranks"]
                     self._take_counters((worker.name, handle), model, said["counters"])
-            counting = self._counting[worker].popleft()
-            if not counting.done():  # whoever waited may have gone
-                counting.set_result(None)
+            self._asked.counted(worker)
 
     def _take_counters(
         self, source: tuple[str, str], model: ServedModel, counters: Mapping[str, int]
@@ -550,7 +519,7 @@ class Supervisor:
         self._remove(worker)
         worker.close()
         code = worker.process.wait()
-        self._fail_waiters(worker, WorkerError(f"{worker.name} ended with code {code}"))
+        self._asked.fail(worker, WorkerError(f"{worker.name} ended with code {code}"))
         if self._closing:
             return
         self._metrics.worker_restarts.cell().add()
@@ -580,20 +549,6 @@ class Supervisor:
         self._going.discard(worker)
         if worker in self._batcher.lanes:
             self._batcher.lanes.remove(worker)
-
-    def _fail_waiters(self, worker: WorkerProcess, error: WorkerError) -> None:
-        starting = self._starting.pop(worker, None)
-        if starting is not None and not starting.done():
-            starting.set_exception(error)
-        asked: list[tuple[tuple[WorkerProcess, int], asyncio.Future[Any]]]
-        asked = [*self._loading.items(), *self._planning.items()]
-        for (owner, _number), future in asked:
-            if owner is worker and not future.done():
-                future.set_exception(error)
-        self._loading = {place: future for place, future in self._loading.items() if place[0] is not worker}
-        for counting in self._counting.pop(worker, ()):
-            if not counting.done():
-                counting.set_result(None)
 
     def _tell(self, worker: WorkerProcess, message: dict[str, Any]) -> None:
         try:
@@ -628,6 +583,14 @@ class Supervisor:
             model.cells.depth.value = model.waiting
             metrics.quarantined.cell(model.name).value = counters.get("quarantined", 0)
             metrics.plans.cell(model.name).value = counters.get("entries", 0)
+
+
+def _plan_of(event: Mapping[str, Any]) -> dict[str, Any] | ServerError:
+    if "plan" in event:
+        return event["plan"]
+    if "illegal" in event:
+        return BadRequest(event["illegal"])
+    return NotReady(event["changed"]) if "changed" in event else WorkerError(event["error"])
 
 
 def resident_bytes(pid: int) -> int:
