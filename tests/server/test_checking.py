@@ -47,6 +47,12 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one test has compiled the next one finds."""
+    return tmp_path_factory.mktemp("cache")
+
+
 def dlcb(cache: Path, *words: object) -> subprocess.CompletedProcess[str]:
     paths = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(HERE))))
     return subprocess.run(
@@ -65,9 +71,8 @@ def rows(lines: list[str]) -> set[str]:
 
 
 def test_it_says_what_a_start_says_and_leaves_a_server_its_pins(
-    config: Path, tmp_path: Path, launch: Start
+    config: Path, cache: Path, launch: Start
 ) -> None:
-    cache = tmp_path / "cache"
     found = dlcb(cache, "check", "--config", config)
     assert found.returncode == 0, found.stderr
     first, *_, last = found.stdout.splitlines()
@@ -82,15 +87,15 @@ def test_it_says_what_a_start_says_and_leaves_a_server_its_pins(
     assert server.stop() == 0
 
 
-def test_every_model_that_fails_is_named_in_the_words_of_a_start(config: Path, tmp_path: Path) -> None:
+def test_every_model_that_fails_is_named_in_the_words_of_a_start(config: Path, cache: Path) -> None:
     config.write_text(CONFIG + BROKEN)
-    found = dlcb(tmp_path / "cache", "check", "--config", config)
+    found = dlcb(cache, "check", "--config", config)
     assert "would start" not in found.stdout and len(rows(found.stdout.splitlines())) == 2
     lines = found.stderr.splitlines()
     assert found.returncode == 2 and len(lines) == 2, lines
     for name, line in zip(("elsewhere", "misnamed"), lines, strict=True):
         assert f"model '{name}' version '1' did not load: " in line
-    (served,) = dlcb(tmp_path / "cache", "serve", "--config", config).stderr.splitlines()
+    (served,) = dlcb(cache, "serve", "--config", config).stderr.splitlines()
     assert served in lines
 
 
