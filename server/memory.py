@@ -17,6 +17,7 @@ from dlcb.server.errors import BadRequest, TooLarge
 
 ADDRESSABLE = 2**63 - 1  # bytes, and the largest number that a message carries
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+PAGE = os.sysconf("SC_PAGE_SIZE")
 
 Footprint = Callable[[Mapping[str, int]], int]
 
@@ -83,3 +84,12 @@ def available_on_host(workers: int) -> int:
     with contextlib.suppress(OSError, ValueError):  # no such file, or it says "max"
         total = min(total, int(CGROUP_LIMIT.read_text()))
     return total // workers
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory of a process, 0 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * PAGE
+    except (OSError, IndexError, ValueError):
+        return 0

@@ -132,6 +132,7 @@ class Registry:
         """Compile, load and probe a registered version, then let it serve. LoadFailed leaves what served
         before."""
         place = (entry.name, entry.version)
+        failures = self._metrics.load_failures.cell(*place)  # counted from 0 on, which the first one raises
         async with self._locks[place]:
             old = self._served.get(entry.name, {}).get(entry.version)
             if old is None:
@@ -139,7 +140,7 @@ class Registry:
             try:
                 model = await self._bring_up(entry, progress)
             except (CompilerError, ServerError) as error:
-                self._metrics.load_failures.cell(entry.name, entry.version).add()
+                failures.add()
                 if progress is None:  # at the start the screen says it
                     log.error(
                         "a model did not load", extra={"fields": {"model": entry.name, "error": str(error)}}

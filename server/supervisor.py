@@ -15,7 +15,7 @@ from dlcb.server.asked import Asked
 from dlcb.server.batcher import RETRY_AFTER, Batcher
 from dlcb.server.cache import describe
 from dlcb.server.errors import BadRequest, NotReady, ServerError
-from dlcb.server.memory import available_on_host
+from dlcb.server.memory import available_on_host, resident_bytes
 from dlcb.server.metrics import Metrics
 from dlcb.server.model import ServedModel
 from dlcb.server.priority import GENTLE_SESSION, set_session
@@ -29,7 +29,6 @@ REPLACEMENT_SECONDS = 20.0  # that requests wait for a new worker when none is l
 DRAIN_STEP = 0.01  # seconds between looks at a worker that is going
 COMPILED_AGAIN = 2  # times that an artifact which a worker does not find is made anew
 NO_WORKER = "no worker is running; a new one is being started"
-PAGE = os.sysconf("SC_PAGE_SIZE")
 
 log = logging.getLogger("dlcb.supervisor")
 
@@ -591,12 +590,3 @@ def _plan_of(event: Mapping[str, Any]) -> dict[str, Any] | ServerError:
     if "illegal" in event:
         return BadRequest(event["illegal"])
     return NotReady(event["changed"]) if "changed" in event else WorkerError(event["error"])
-
-
-def resident_bytes(pid: int) -> int:
-    """Resident memory of a process, 0 when it is gone."""
-    try:
-        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * PAGE
-    except (OSError, IndexError, ValueError):
-        return 0
