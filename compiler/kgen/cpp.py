@@ -203,8 +203,10 @@ class Cpp(Lowering):
 
     def _tables(self) -> dict[Expr, Spelled]:
         """What every row would compute for its lanes again, and is dear: computed once, before the rows, and
-        read from memory."""
+        read from memory. Of a column kernel nothing is: its reductions have loops over lanes of their own."""
         lane, nodes = self._lane, self.nest.nodes
+        if self.nest.kind != "flat" or not self.nest.rows:
+            return {}
         along = {
             n for n in nodes if n.args and not n.reads and {v for v in n.free if v.op == "index"} == {lane}
         }
@@ -214,7 +216,7 @@ class Cpp(Lowering):
                 dear.add(node)
         used = {arg for n in nodes if n not in along for arg in n.args}
         kept = [n for n in nodes if n in dear and n in used]
-        if not kept or not self.nest.rows:
+        if not kept:
             return {}
         home = Scope(self.root, frozenset((lane,)))
         name, tables = identifier(lane.value), dict[Expr, Spelled]()
