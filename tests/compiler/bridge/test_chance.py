@@ -79,7 +79,7 @@ def test_equal_draws_are_two() -> None:
 
 def noisy(x: Tensor) -> tuple[Tensor, ...]:
     h = (x * 2).softmax(-1)
-    return h + torch.randn_like(h) - torch.randn_like(h), h + torch.rand(8)
+    return h + torch.randn_like(h) - torch.randn_like(h), h + torch.rand(8, device=x.device)
 
 
 def dropped(x: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ def chosen(x: Tensor) -> Tensor:
 
 def masked(x: Tensor) -> Tensor:
     """Half of the places, by chance."""
-    kept = torch.rand(x.shape[0], x.shape[1]).argsort(1)[:, : x.shape[1] // 2]
+    kept = torch.rand(x.shape[0], x.shape[1], device=x.device).argsort(1)[:, : x.shape[1] // 2]
     return x.gather(1, kept).relu()
 
 

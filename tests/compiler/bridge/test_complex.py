@@ -23,7 +23,8 @@ SIZES = ((1, 1), (2, 8), (3, 17), (5, 40))
 def turned(x: Tensor) -> Tensor:
     """A rotary embedding, with angles made of the length."""
     batch, length, width = x.shape
-    angles = torch.outer(torch.arange(length).float(), torch.arange(width // 2).float() / 3)
+    places, planes = (torch.arange(size, device=x.device).float() for size in (length, width // 2))
+    angles = torch.outer(places, planes / 3)
     turns = torch.polar(torch.ones_like(angles), angles).view(1, length, width // 2)
     pairs = torch.view_as_complex(x.contiguous().view(batch, length, width // 2, 2))
     return torch.view_as_real(pairs * turns).flatten(2)
@@ -67,7 +68,7 @@ IN_PARTS: dict[str, tuple[Callable[..., object] | nn.Module, tuple[str | int, ..
 
 def filtered(x: Tensor) -> Tensor:
     """A product in the frequencies of an axis, with weights that start as real numbers."""
-    weights = torch.view_as_complex(torch.linspace(-1, 1, 12).view(6, 2))
+    weights = torch.view_as_complex(torch.linspace(-1, 1, 12, device=x.device).view(6, 2))
     return torch.fft.irfft(torch.fft.rfft(x, dim=1) * weights, n=x.shape[1], dim=1)
 
 

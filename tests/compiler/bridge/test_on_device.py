@@ -79,8 +79,7 @@ def test_a_program_agrees_with_eager_on_the_device(name: str, tmp_path: Path) ->
     for sizes in SIZES[name == "complex by PyTorch, both axes" :]:
         for _ in range(RUNS):
             x = drawn(shape, sizes)
-            with torch.device("cuda"):  # for tensors that its forward makes
-                wanted = module(x)
+            wanted = module(x.clone())  # at one row the transposed is what it was, and is written to
             wanted = wanted if isinstance(wanted, tuple) else (wanted,)
             torch.testing.assert_close(model.call(x), wanted, atol=1e-4, rtol=1e-4, equal_nan=True)
         while model.promote():
