@@ -19,7 +19,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
 from dlcb.compiler.bridge import conversions, kinds, python_sizes
-from dlcb.compiler.bridge.aten import find
 from dlcb.compiler.bridge.branches import Branch, Branches
 from dlcb.compiler.bridge.capture import ON_VALUES, bound, user_code
 from dlcb.compiler.bridge.fake_calls import FakeCalls
@@ -63,12 +62,12 @@ _OF_LAYOUT = (torch.Tensor.is_contiguous, torch.Tensor.stride)
 
 
 class _Calls(FakeCalls):
-    """Notes each call that has a size among its arguments, and what the number of pieces of a tensor says of
-    its size."""
+    """Notes each call that has a size among its arguments or results, and what the number of pieces of a
+    tensor says of its size."""
 
-    def __init__(self, mode: FakeTensorMode, recorder: Recorder, results: bool) -> None:
+    def __init__(self, mode: FakeTensorMode, recorder: Recorder) -> None:
         super().__init__(mode, symbolic=True)
-        self.recorder, self._results = recorder, results
+        self.recorder = recorder
         self.calls: list[Met] = []
 
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -79,9 +78,7 @@ class _Calls(FakeCalls):
         if func is torch.ops.aten.view_as_complex.default:
             self._paired(args[0])
         result = super().call(func, args, kwargs)
-        if self._results or find(str(func))[0] is None or _in_complex(result) or _in_complex(args):
-            # PyTorch may run it, and then only PyTorch knows the sizes that it gives
-            given |= result_sizes(result)
+        given |= result_sizes(result)  # PyTorch may run it, and then only PyTorch knows them
         if given:
             self.calls.append((str(func), user_place(sys._getframe(1)), given))
         if isinstance(result, (list, tuple)):
@@ -125,12 +122,6 @@ class _Calls(FakeCalls):
                     self.recorder.asked.append((said.node.expr, sympy.true, where))
 
 
-def _in_complex(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return any(map(_in_complex, value))
-    return isinstance(value, torch.Tensor) and value.is_complex()
-
-
 _UNBIND = torch.ops.aten.unbind
 _SPLIT = torch.ops.aten.split, torch.ops.aten.unsafe_split
 _CHUNK = torch.ops.aten.chunk, torch.ops.aten.unsafe_chunk
@@ -142,20 +133,18 @@ def collect(
     dims: Mapping[str, Sequence[Expr | int]],
     seconds: float,
     converting: set[str] | None = None,
-    results: bool = False,
 ) -> Branches:
     """The branches that `module` takes at these inputs, as conditions over the size variables in `dims` (one
     entry an axis), found in at most `seconds` of processor time for a forward: a busy machine must not change
     the answer. `converting` are modules that are known to make plain numbers of sizes; those found are added.
-    `results`: PyTorch may run any call, and the sizes that it gives are to be known.
 
     Never raises: what could not be followed is said in `missing`."""
     known = set() if converting is None else converting
-    forward = _forward(module, inputs, dims, time.thread_time() + seconds, known, results)
+    forward = _forward(module, inputs, dims, time.thread_time() + seconds, known)
     if forward.on_values:  # data that were made of sizes decide: taken for numbers, these are held
-        forward = _forward(module, inputs, dims, time.thread_time() + seconds, known, results, spelling=False)
+        forward = _forward(module, inputs, dims, time.thread_time() + seconds, known, spelling=False)
     if fresh := forward.recorder.converting - known:  # it would cost too much to look into every module
-        again = _forward(module, inputs, dims, time.thread_time() + seconds, known | fresh, results)
+        again = _forward(module, inputs, dims, time.thread_time() + seconds, known | fresh)
         if not again.missing:
             forward = again
             known |= fresh
@@ -196,7 +185,6 @@ def _forward(
     dims: Mapping[str, Sequence[Expr | int]],
     deadline: float,
     converting: Collection[str] = (),
-    results: bool = False,
     spelling: bool = True,
 ) -> _Forward:
     recorder = Recorder(deadline, _forward.__code__)
@@ -212,7 +200,7 @@ def _forward(
                 for name, tensor in inputs.items()
             }
             arguments, keywords = bound(module, fakes)
-            forward = _Calls(mode, recorder, results)
+            forward = _Calls(mode, recorder)
             calls = forward.calls
             # as traces are recorded: some code takes another way under a compiler
             asking = python_sizes.answered(

@@ -158,7 +158,7 @@ class Scope:
             inputs = self.prober.tensors(sizes)
             seconds = self.options.guard_seconds
             known = self.converting
-            self.followed[key] = collect(self.module, inputs, self.dims, seconds, known, bool(self.left))
+            self.followed[key] = collect(self.module, inputs, self.dims, seconds, known)
         return self.followed[key]
 
 

@@ -185,6 +185,43 @@ def _windows(size: Size, more: Size, step: Size) -> Size:
     return size if step == 1 and more == 0 else (size + more - 1) // step + 1
 
 
+def _averaged(
+    x: torch.Tensor,
+    window: Sequence[Size],
+    stride: Sequence[Size] = (),
+    padding: Sequence[Size] = (0,),
+    ceil_mode: bool = False,
+    *_: Any,
+) -> list[Size] | None:
+    return _greatest(x, window, stride, padding, (1,), ceil_mode)
+
+
+def _greatest(
+    x: torch.Tensor,
+    window: Sequence[Size],
+    stride: Sequence[Size] = (),
+    padding: Sequence[Size] = (0,),
+    dilation: Sequence[Size] = (1,),
+    ceil_mode: bool = False,
+) -> list[Size] | None:
+    """Of windows the last of which may hang over the end: PyTorch asks whether it does, which is no branch of
+    the program's."""
+    count = len(window)
+    given = [list(each) * (count if len(each) == 1 else 1) for each in (stride or window, padding, dilation)]
+    if x.dim() < count or any(len(each) != count for each in given):
+        return None
+    if any(type(number) is not int for each in (window, *given) for number in each) or 0 in given[0]:
+        return None
+    sizes: list[Size] = []
+    for n, k, s, p, d in zip(x.shape[-count:], window, *given, strict=True):
+        if not ceil_mode:
+            sizes.append(_windows(n, 2 * p - d * (k - 1), s))
+            continue
+        most = (n + 2 * p - d * (k - 1) + s - 2) // s + 1
+        sizes.append(most if d * (k - 1) + 1 >= s + p else torch.sym_min(most, (n + p - 1) // s + 1))
+    return [*x.shape[:-count], *sizes]
+
+
 def _pooled(x: torch.Tensor, sizes: Sequence[Size]) -> list[Size] | None:
     written = len(sizes) == 2 and all(type(size) is int for size in sizes)
     return [*x.shape[:2], *sizes] if x.dim() == 4 and written else None
@@ -201,7 +238,10 @@ _SHAPES: dict[Any, Callable[..., list[Size] | None]] = {
     _aten.mul.Tensor: _joined,
     _aten.conv2d.default: _convolved,
     _aten.adaptive_avg_pool2d.default: _pooled,
+    **{getattr(_aten, f"avg_pool{rank}d").default: _averaged for rank in (1, 2, 3)},
+    **{getattr(_aten, f"max_pool{rank}d").default: _greatest for rank in (1, 2, 3)},
 }
+_WINDOWED = frozenset(func for func, shape in _SHAPES.items() if shape in (_convolved, _averaged, _greatest))
 _VIEWS = frozenset(
     (
         *(_aten.view.default, _aten.reshape.default, _aten.unflatten.int, _aten.transpose.int),
@@ -211,20 +251,18 @@ _VIEWS = frozenset(
 )
 _KEEP_ONES = frozenset((_aten.view.default, _aten.reshape.default, _aten.linear.default))
 # the order of the result is that of the operands
-_OF_ROWS = frozenset(
-    (_aten.add.Tensor, _aten.mul.Tensor, _aten.conv2d.default, _aten.adaptive_avg_pool2d.default)
-)
+_OF_ROWS = _WINDOWED | {_aten.add.Tensor, _aten.mul.Tensor, _aten.adaptive_avg_pool2d.default}
 
 
 def _has_rows_first(operand: Any) -> bool:
-    """Of operands without data; what is no tensor has no order."""
+    """Of operands without data, parts of larger ones too; what is no tensor has no order."""
     if not isinstance(operand, torch.Tensor):
         return True
-    expected = 1
+    least = 1
     for size, stride in zip(reversed(operand.shape), reversed(operand.stride()), strict=True):
-        if stride != expected:
+        if stride < least:
             return False
-        expected *= max(size, 1)
+        least = stride * max(size, 1)
     return True
 
 

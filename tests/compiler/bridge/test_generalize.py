@@ -7,6 +7,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -317,6 +318,36 @@ def test_an_unknown_operator_is_an_eager_node_between_two_regions() -> None:
     assert names == ["exp", "full", "add", "eager", "softmax"]
     assert "aten.sort.default" in program.notes[0]
     assert_agrees(program, Program(function), {"x0": torch.randn(3, 7)})
+
+
+@pytest.mark.parametrize("scale", [1.25, 0.7, (1.25, 2.0)])
+def test_sizes_of_a_call_that_its_row_leaves_to_pytorch_are_those_of_the_symbolic_forward(scale: Any) -> None:
+    def function(x: Tensor) -> Tensor:
+        y = nn.functional.interpolate(x, scale_factor=scale, mode="bilinear", align_corners=True)
+        return y.var((0, 2), keepdim=True, correction=0).reshape(-1, 1, 1, y.shape[3]).exp()
+
+    program = captured(function, ("n", 2, "n", "n"))
+    assert [size.value for size in program.graph.inputs[0].shape if size.op == "size"] == ["n"] * 3
+    assert all(size.free <= set(program.graph.inputs[0].shape) for size in program.graph.outputs[0].shape)
+    for n in (2, 3, 4, 5, 7, 8):
+        assert_agrees(program, Program(function), {"x0": torch.randn(n, 2, n, n)})
+
+
+@pytest.mark.parametrize("cut", [slice(None), slice(1, None)])
+@pytest.mark.parametrize("name", ["avg_pool2d", "max_pool2d"])
+def test_windows_that_may_hang_over_the_end_are_no_branch(name: str, cut: slice) -> None:
+    pool = getattr(nn.functional, name)
+
+    def function(x: Tensor) -> Tensor:
+        rows = x[..., cut].flatten(0, 1)
+        y = pool(pool(rows, 1, 2, ceil_mode=True), 2, 3, 1, ceil_mode=True)
+        return y.reshape(*x.shape[:2], *y.shape[1:])
+
+    program = captured(function, ("b", 3, "h", "w"))
+    assert sizes_of(program) == ["b", 3, "h", "w"]
+    assert not program.others and not program.within
+    for height, width in itertools.product((2, 3, 4, 5, 9), (5, 6, 7, 8)):
+        assert_agrees(program, Program(function), {"x0": torch.randn(2, 3, height, width)})
 
 
 def test_sizes_that_models_are_cut_for_come_before_a_walk_from_branch_to_branch() -> None:
