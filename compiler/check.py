@@ -34,6 +34,7 @@ from dlcb.compiler.bridge.chance import Drawn, Recording, Repeating
 from dlcb.compiler.bridge.datatypes import misdeclared
 from dlcb.compiler.bridge.far_values import Tensors, far_deviations
 from dlcb.compiler.bridge.files import exported_sizes
+from dlcb.compiler.bridge.one_device import settle
 from dlcb.compiler.bridge.record import Trace
 from dlcb.compiler.disagreement import beyond_chance, in_words, write_reproduction
 from dlcb.compiler.errors import DeclarationError, GuardError, IndexRangeError, RequestError
@@ -93,7 +94,7 @@ def prepared(
     eager = module.module() if isinstance(module, ExportedProgram) else module
     with warnings.catch_warnings(), without_tf32():
         warnings.simplefilter("ignore")  # PyTorch's own, where it copies the module of a program
-        reference = Reference(eager.to(device), [declared.name for declared in source.inputs])
+        reference = Reference(settle(eager, device), [declared.name for declared in source.inputs])
         if first is not None:
             inputs = [*random_inputs(source, first, 0, device).values()]
             with suppress(Exception):  # the user's code may raise anything

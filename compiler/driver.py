@@ -31,6 +31,7 @@ from dlcb.compiler.bridge.agreement import Reference
 from dlcb.compiler.bridge.capture import load_module, load_program
 from dlcb.compiler.bridge.exported import as_exported
 from dlcb.compiler.bridge.generalize import Captured, generalize
+from dlcb.compiler.bridge.one_device import settle
 from dlcb.compiler.bridge.ranks import is_any_rank, survey
 from dlcb.compiler.bridge.untraced import Untraced, untraced
 from dlcb.compiler.build import Builder
@@ -126,7 +127,7 @@ def compile_source(
 
 
 def _load(source: ModelSource) -> nn.Module | ExportedProgram:
-    module = load_program(source.program) if source.program else load_module(source)
+    module = load_program(source.program) if source.program else settle(load_module(source), "cpu")
     modules.loaded(source.factory)  # reads their files now, since they may change while this compiles
     return module
 
@@ -189,7 +190,7 @@ def _compile_module(
             break
         except (RefusedCode, TooLong) as error:
             if isinstance(module, nn.Module):
-                module.cpu()  # from where the load check would have asked it
+                settle(module, "cpu")  # from where the load check would have asked it
             line = error.source_line if isinstance(error, OperatorTooLong) else ""
             if not line or line in left or len(left) == _MOST_LEFT:
                 return _put_eager(source, _eager(source, module, error), store, clock)
@@ -270,7 +271,7 @@ def _refuse_chance(captured: Captured) -> None:
 
 def _eager(source: ModelSource, module: nn.Module | ExportedProgram, error: CompilerError) -> Untraced:
     """What is known of a model that stays PyTorch's because of `error`."""
-    runnable = module.module().cpu() if isinstance(module, ExportedProgram) else module
+    runnable = settle(module.module(), "cpu") if isinstance(module, ExportedProgram) else module
     found = untraced(source, runnable, error)
     logger.error("%s is served by eager PyTorch: %s", source.name, found.why)
     return found

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlcb.compiler.bridge.capture import bound
+from dlcb.compiler.bridge.one_device import Arguments, called
 from dlcb.compiler.bridge.unchanged import State
 from dlcb.compiler.signature import Dim, Signature, compile_expression, symbols_of
 from dlcb.compiler.source import ModelSource
@@ -226,12 +227,14 @@ class Reference:
     def _called(self, module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """An answer that depends on no other call: what the module keeps for itself is put back, and what it
         writes to its inputs is seen by nobody."""
-        arguments, keywords = tuple(x.clone() for x in inputs), dict[str, torch.Tensor]()
-        if self._names:
-            arguments, keywords = bound(module, dict(zip(self._names, arguments, strict=True)))
+
+        def arguments() -> Arguments:
+            given = tuple(x.clone() for x in inputs)
+            return bound(module, dict(zip(self._names, given, strict=True))) if self._names else (given, {})
+
         try:
             with without_fast_path():
-                return as_tuple(module(*arguments, **keywords))
+                return as_tuple(called(module, inputs[0].device if inputs else "cpu", arguments))
         finally:
             self._states[id(module)].restore()
 

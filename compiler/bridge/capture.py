@@ -26,6 +26,7 @@ from dlcb.compiler.bridge.chance import same_numbers
 from dlcb.compiler.bridge.fake_calls import DataDecide
 from dlcb.compiler.bridge.functional import functional
 from dlcb.compiler.bridge.indexing import ExplicitSlices, Rebound
+from dlcb.compiler.bridge.one_device import names_devices
 from dlcb.compiler.bridge.places import short
 from dlcb.compiler.bridge.record import Trace, Unrecordable, record
 from dlcb.compiler.bridge.unchanged import unchanged
@@ -92,8 +93,16 @@ def load_program(path: str) -> ExportedProgram:
     """The program of a .pt2 file. Raises CaptureError when it cannot be read."""
     if not zipfile.is_zipfile(path):  # torch.export.load would log what else it tried, at length
         raise CaptureError(f"program '{path}' is not a file that torch.export.save wrote", stage="capture")
-    with user_code(f"program '{path}'"):
-        program = torch.export.load(path)
+    try:
+        with user_code(f"program '{path}'"):
+            program = torch.export.load(path)
+    except CaptureError as error:
+        if torch.cuda.is_available() or not names_devices(error):
+            raise
+        raise CaptureError(
+            f"{error.message}; it was exported on a device that is not here; one of a CPU's runs on any",
+            stage="capture",
+        ) from error
     return _functional(program)
 
 

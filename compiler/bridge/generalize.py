@@ -21,11 +21,12 @@ from dlcb.compiler.bridge.exported import (
     as_exported,
 )
 from dlcb.compiler.bridge.files import from_file, from_files
+from dlcb.compiler.bridge.one_device import OneDevice, names_devices, settle
 from dlcb.compiler.bridge.scope import Scope
 from dlcb.compiler.bridge.search import Search
 from dlcb.compiler.bridge.symbolic import opposite
 from dlcb.compiler.bridge.unchanged import unchanged
-from dlcb.compiler.errors import CompilerError
+from dlcb.compiler.errors import CaptureError, CompilerError
 from dlcb.compiler.options import CompileOptions
 from dlcb.compiler.source import ModelSource
 
@@ -47,18 +48,30 @@ def generalize(
     started = time.monotonic()
     options = options or CompileOptions()
     if module is None:
-        module = load_program(source.program) if source.program else load_module(source)
+        module = load_program(source.program) if source.program else settle(load_module(source), "cpu")
     if isinstance(module, ExportedProgram):
         source = as_exported(source, module)
         others = [load_program(path) for path in source.beside]
         captured = from_files(source, [module, *others], left) if others else from_file(source, module, left)
     else:
         with unchanged(module):
-            captured = _from_module(source, module, options, left)
+            captured = _on_one_device(source, module, options, left)
     return replace(captured, left=left, seconds=time.monotonic() - started)
 
 
 # ---- a program that can be traced again ------------------------------------------------------------
+
+
+def _on_one_device(
+    source: ModelSource, module: nn.Module, options: CompileOptions, left: Mapping[str, str]
+) -> Captured:
+    try:
+        return _from_module(source, module, options, left)
+    except CaptureError as error:
+        if not names_devices(error):
+            raise
+    with OneDevice("cpu"):  # its forward names another
+        return _from_module(source, module, options, left)
 
 
 def _from_module(

@@ -18,6 +18,7 @@ from dlcb.compiler.bridge.agreement import random_inputs, without_fast_path
 from dlcb.compiler.bridge.datatypes import misdeclared
 from dlcb.compiler.bridge.declared import declare
 from dlcb.compiler.bridge.emit import from_torch
+from dlcb.compiler.bridge.one_device import called
 from dlcb.compiler.bridge.probes import Bindings, Prober, shape_at
 from dlcb.compiler.bridge.unchanged import unchanged
 from dlcb.compiler.dtype import DType
@@ -125,6 +126,5 @@ class _Runner(Prober):
         self.call(self.tensors(sizes))
 
     def call(self, inputs: Mapping[str, torch.Tensor]) -> None:
-        arguments, keywords = capture.bound(self.module, inputs)
         with capture.user_code("forward"), unchanged(self.module), torch.no_grad(), without_fast_path():
-            self.result = self.module(*arguments, **keywords)
+            self.result = called(self.module, "cpu", lambda: capture.bound(self.module, inputs))

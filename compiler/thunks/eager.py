@@ -15,6 +15,7 @@ import torch
 from dlcb.compiler import modules
 from dlcb.compiler.bridge.agreement import as_tuple, without_fast_path
 from dlcb.compiler.bridge.capture import bound
+from dlcb.compiler.bridge.one_device import Arguments, called, settle
 from dlcb.compiler.bridge.partition import find, is_installed
 from dlcb.compiler.bridge.unchanged import State
 from dlcb.compiler.errors import ArtifactError, GuardError, UnsupportedOperator
@@ -122,19 +123,22 @@ class EagerThunk:
     @property
     def module(self) -> torch.nn.Module:
         if self._module is None:
-            self._module = self._load().to(self._device)
+            self._module = settle(self._load(), self._device)
             self._state = State(self._module)
         return self._module
 
     def run(self, inputs: Sequence[torch.Tensor]) -> Ran:
         """GuardError with PyTorch's own words where it refuses these inputs, of which the module gets copies:
         it may write to them."""
-        here = [tensor.to(self._device, copy=True) for tensor in inputs]
-        arguments, keywords = bound(self.module, dict(zip(self._names, here, strict=True)))
+
+        def arguments() -> Arguments:
+            here = [tensor.to(self._device, copy=True) for tensor in inputs]
+            return bound(self.module, dict(zip(self._names, here, strict=True)))
+
         seed = torch.initial_seed()
         try:
             with without_fast_path():
-                made = as_tuple(self.module(*arguments, **keywords))
+                made = as_tuple(called(self.module, self._device, arguments))
         except NOT_REFUSALS:
             raise
         except Exception as error:  # the user's code may raise anything
