@@ -8,6 +8,7 @@ import importlib
 import logging
 import os
 import queue
+import signal
 import sys
 import threading
 import time
@@ -142,6 +143,7 @@ def main() -> None:
         return
     options = received[0]
     logs.configure(options["log_level"], options["process"])
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # log to a terminal that stops who is not in its foreground
     import_beside(Path(options["folder"]))
     try:
         process = CompileProcess(channel, options)

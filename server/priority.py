@@ -1,31 +1,30 @@
-"""How the processes of a server give way to each other. Linux may share processors out by sessions first
-(autogroup): each child has a session of its own, and nice values inside say nothing between two of them. Then
-the session's own value does.
+"""How the processes of a server give way to each other: who serves jobs has the usual priority, a thread that
+loads beside them a low one, who compiles beside them idle priority where cores are few.
+
+Priorities say something only among processes of one group. Linux may share processors out by sessions first
+(autogroup); then a process that wakes takes a core from another session's only once that one has had its
+slice, and this is looked at every tick: up to 4 ms at each of the hand-overs of a request, whatever the
+priorities. Within a session who is at idle priority gives way at once. So no child of the front has a session
+of its own.
 """
 
-from __future__ import annotations
+import contextlib
+import os
 
-import asyncio
-from collections.abc import Callable
-from pathlib import Path
-
-GENTLE = 10  # nice value of a thread that works beside jobs
-# That of a session: a third of what another gets that wants the same processor. Less would serve jobs little
-# better, and others' sessions, which are in this as well, would hold up a load for minutes.
-GENTLE_SESSION = 5
-PAUSE = 0.2  # seconds until the system takes another value, where it has taken one just before
+GENTLE = 10  # nice value
+SMALL_MACHINE = 4  # cores
 
 
-def set_session(pid: int, nice: Callable[[], int | None]) -> None:
-    """Give the session that this process leads a nice value, as soon as the system takes one: what `nice`
-    says by then, None when there is nothing to set any more. Where there are no such values, or none is
-    allowed, nothing happens. To be called in the event loop."""
-    value = nice()
-    if value is None:
-        return
-    try:
-        Path(f"/proc/{pid}/autogroup").write_text(str(value), encoding="ascii")
-    except BlockingIOError:
-        asyncio.get_running_loop().call_later(PAUSE, set_session, pid, nice)
-    except OSError:
-        return
+def lower_compiler(pid: int) -> None:
+    """The process's main thread and the compilers it starts give way, on a small machine to everything."""
+    with contextlib.suppress(OSError):  # it may be gone, or a container may forbid it
+        os.setpriority(os.PRIO_PROCESS, pid, GENTLE)
+        if (os.cpu_count() or 1) <= SMALL_MACHINE:
+            os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+
+
+def lower_thread() -> None:
+    """From now on this thread alone gives way: it loads PyTorch or a model beside jobs. Not to everything:
+    what holds the interpreter must get on."""
+    with contextlib.suppress(OSError):
+        os.nice(GENTLE)

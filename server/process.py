@@ -5,7 +5,6 @@ lane to a worker; `CompileService` turns compile requests into futures and survi
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import subprocess
@@ -28,7 +27,7 @@ from dlcb.compiler import (
 from dlcb.server.batcher import Job
 from dlcb.server.cache import environment_of
 from dlcb.server.channel import Channel
-from dlcb.server.priority import GENTLE, GENTLE_SESSION, set_session
+from dlcb.server.priority import lower_compiler
 from dlcb.server.slots import Begun, SlotMap
 from dlcb.server.types import RawRequest
 
@@ -42,8 +41,6 @@ WORKER_ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(8 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(8 << 20),
 }
-
-SMALL_MACHINE = 4  # cores
 
 log = logging.getLogger("dlcb.supervisor")
 
@@ -191,18 +188,11 @@ class CompileService:
         return await future
 
     def give_way(self) -> None:
-        """From now on compile at low priority, on a small machine only when it is idle: workers serve beside
-        it. Its main thread and the compilers it starts are meant; before ready it has the machine to
+        """From now on compile at low priority: workers serve beside it. Before ready it has the machine to
         itself."""
         self._yielding = True
-        process = self.process
-        if process is None:
-            return
-        set_session(process.pid, lambda: GENTLE_SESSION if self.process is process else None)
-        with contextlib.suppress(OSError):  # it may be gone, or a container may forbid it
-            os.setpriority(os.PRIO_PROCESS, process.pid, GENTLE)
-            if (os.cpu_count() or 1) <= SMALL_MACHINE:
-                os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
+        if self.process is not None:
+            lower_compiler(self.process.pid)
 
     def close(self) -> None:
         if self._channel is not None:
@@ -324,7 +314,9 @@ def start(module: str, ends: list[Channel], environment: dict[str, str]) -> subp
         env={**os.environ, **environment},
         pass_fds=files,
         stdin=subprocess.DEVNULL,
-        start_new_session=True,  # a Ctrl-C at the terminal is for the front, which ends the others in order
+        # A Ctrl-C at the terminal is for the front, which ends the others in order. In the front's session
+        # still: `priority.py` says why.
+        process_group=0,
     )
     for end in ends:
         end.close()

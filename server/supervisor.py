@@ -18,7 +18,6 @@ from dlcb.server.errors import BadRequest, NotReady, ServerError
 from dlcb.server.memory import available_on_host, resident_bytes
 from dlcb.server.metrics import Metrics
 from dlcb.server.model import ServedModel
-from dlcb.server.priority import GENTLE_SESSION, set_session
 from dlcb.server.process import CompileService, WorkerProcess
 from dlcb.server.settings import Settings
 from dlcb.server.types import State
@@ -196,8 +195,6 @@ class Supervisor:
         worker = WorkerProcess(self._count, options, self._settings.threads, gpu)
         loop = asyncio.get_running_loop()
         self._workers.append(worker)
-        if options["gently"]:
-            self._set_priority(worker)
         self._asked.start(worker)
         loop.add_reader(worker.job_channel.fileno(), self._replies, worker)
         loop.add_reader(worker.control_channel.fileno(), self._events, worker)
@@ -208,22 +205,11 @@ class Supervisor:
         cores."""
         return self._settled and bool(self._batcher.lanes)
 
-    def _set_priority(self, worker: WorkerProcess) -> None:
-        """Those that take jobs have their due, and those that stand by or come up beside them less."""
-
-        def nice() -> int | None:
-            if worker not in self._workers:
-                return None
-            return 0 if worker in self._batcher.lanes or worker in self._going else GENTLE_SESSION
-
-        set_session(worker.process.pid, nice)
-
     def _activate(self, worker: WorkerProcess) -> None:
         """Let the worker take jobs, if there are fewer than wanted that do."""
         lanes = self._batcher.lanes
         if worker not in lanes and worker not in self._going and len(lanes) < self._settings.workers:
             lanes.append(worker)
-            self._set_priority(worker)
             if self._outage is not None:
                 self._outage.cancel()
             self._batcher.wake()
@@ -259,7 +245,6 @@ class Supervisor:
             self._coming.discard(worker)
             self._replacing -= 1
             self._activate(worker)
-            self._set_priority(worker)
             return
 
     async def _load_in_all(self, handle: int) -> float:

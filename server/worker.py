@@ -5,11 +5,11 @@ running jobs, in a second thread with a socket of its own.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import logging
 import os
 import select
+import signal
 import sys
 import threading
 import time
@@ -43,7 +43,7 @@ from dlcb.server.errors import OF_USERS_CODE, BadRequest, DeadlineExceeded, TooL
 from dlcb.server.lookout import LOOK_SECONDS, look
 from dlcb.server.memory import check_memory, footprint_of
 from dlcb.server.padding import Padding, PaddingError
-from dlcb.server.priority import GENTLE
+from dlcb.server.priority import lower_thread
 from dlcb.server.probing import check_padding, probe
 from dlcb.server.settings import import_beside
 from dlcb.server.slots import Begun, Slot, SlotMap, SlotPool, aligned
@@ -265,7 +265,7 @@ class Worker:
     def _load_model(self, message: dict[str, Any]) -> None:
         handle, start = message["handle"], time.perf_counter()
         if message["gently"]:
-            _give_way()
+            lower_thread()
         try:
             source = ModelSource.from_json(message["source"])
             old = _old_code(source)
@@ -450,18 +450,11 @@ def _want_no_gradients() -> None:
         torch.set_grad_enabled(False)
 
 
-def _give_way() -> None:
-    """From now on this thread alone has a low priority: it loads PyTorch or a model beside jobs. Not idle
-    priority: what holds the interpreter must get on."""
-    with contextlib.suppress(OSError):  # a container may forbid it
-        os.nice(GENTLE)
-
-
 def _imported(module: str, gently: bool) -> Any:
     """A module, loaded beside other workers' jobs in a thread that gives way: this one must not."""
     if not gently:
         return importlib.import_module(module)
-    with ThreadPoolExecutor(1, initializer=_give_way) as beside:
+    with ThreadPoolExecutor(1, initializer=lower_thread) as beside:
         return beside.submit(importlib.import_module, module).result()
 
 
@@ -548,6 +541,7 @@ def main() -> None:
         return
     options, (file,) = received
     logs.configure(options["log_level"], options["process"])
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # log to a terminal that stops who is not in its foreground
     import_beside(Path(options["folder"]))
     try:
         worker = Worker(jobs, control, Begun(file), options)

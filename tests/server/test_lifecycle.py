@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import re
@@ -21,6 +20,7 @@ import psutil
 import pytest
 
 from dlcb.kernel_cache import ls, open_store, prune
+from dlcb.server.priority import GENTLE, SMALL_MACHINE
 
 from .conftest import HERE, LiveServer, Start
 from .eager_model import gate_of
@@ -581,27 +581,29 @@ def test_a_start_says_at_once_what_it_starts_and_a_failure_once(launch: Start, t
     assert str(failed.value).count("told to fail") == 1
 
 
-@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="sessions have no priorities here")
 def test_who_works_beside_jobs_gives_way_to_them(launch: Start) -> None:
-    """Each child has a session of its own; what nice values say is said of the session."""
+    """Priorities say something within a session only, where Linux shares processors by sessions first."""
+    server = launch(config(spares=1))
+    (compiles,) = children(server, "dlcb.server.compile_process")
+    idle = (os.cpu_count() or 1) <= SMALL_MACHINE
+    until(lambda: os.getpriority(os.PRIO_PROCESS, compiles) == GENTLE)
+    until(lambda: os.sched_getscheduler(compiles) == (os.SCHED_IDLE if idle else os.SCHED_OTHER))
+    until(lambda: len(workers(server)) == 2)
+    for pid in (compiles, *workers(server)):
+        assert os.getsid(pid) == os.getsid(server.process.pid)
+        assert os.getpgid(pid) == pid  # a Ctrl-C at the terminal is not for it
+
+
+def test_children_may_log_to_a_terminal_of_which_they_are_not_the_foreground(launch: Start) -> None:
+    """They have process groups of their own, and `stty tostop` stops those that write."""
     server = launch(config(spares=1))
 
-    def nice(module: str) -> dict[int, int]:
-        """Values by process ids; one that ends meanwhile has none."""
-        found = {}
-        for pid in children(server, module):
-            with contextlib.suppress(OSError):
-                found[pid] = int(Path(f"/proc/{pid}/autogroup").read_text().split()[-1])
-        return found
+    def ignores(pid: int) -> bool:
+        status = Path(f"/proc/{pid}/status").read_text()
+        return bool(int(re.findall(r"SigIgn:\s*(\w+)", status)[0], 16) >> (signal.SIGTTOU - 1) & 1)
 
-    def of_workers() -> list[int]:
-        return sorted(nice("dlcb.server.worker").values())
-
-    until(lambda: list(nice("dlcb.server.compile_process").values()) == [5])
-    until(lambda: of_workers() == [0, 5])
-    (serving,) = [pid for pid, value in nice("dlcb.server.worker").items() if value == 0]
-    os.kill(serving, signal.SIGKILL)  # a new one comes, and whoever is ready first takes its place
-    until(lambda: serving not in workers(server) and of_workers() == [0, 5])
+    until(lambda: len(workers(server)) == 2)
+    until(lambda: all(map(ignores, (*children(server, "dlcb.server.compile_process"), *workers(server)))))
 
 
 def test_logs_and_lines_for_people_do_not_share_a_stream(tmp_path: Path) -> None:
