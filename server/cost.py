@@ -9,21 +9,28 @@ import math
 
 MEMORY = 0.99  # weight that a run keeps when the next one is seen: the last hundred count
 LEAST_RUNS = 8
+RECENT = 100  # runs
+BEYOND = 2  # times the most bytes that were seen of late: of more a forecast would be a guess
 NEAR_BEST = 0.05  # of a byte's cost, which a larger batch would still save
 
 
 class Cost:
     """A straight line through (bytes, seconds), by least squares over runs that are forgotten slowly."""
 
-    __slots__ = ("_bytes", "_products", "_runs", "_seconds", "_squares", "_weight")
+    __slots__ = ("_before", "_bytes", "_now", "_products", "_runs", "_seconds", "_squares", "_weight")
 
     def __init__(self) -> None:
         self._runs = 0
+        self._before: tuple[int, int] | None = None  # least and most bytes of the hundred runs before these
+        self._now: tuple[int, int] | None = None
         self._weight = self._bytes = self._seconds = self._squares = self._products = 0.0
 
     def observe(self, size: int, seconds: float) -> None:
         """A run over inputs of `size` bytes took so long."""
+        if self._runs % RECENT == 0:
+            self._before, self._now = self._now, None
         self._runs += 1
+        self._now = _around(self._now, (size, size))
         self._weight = self._weight * MEMORY + 1.0
         self._bytes = self._bytes * MEMORY + size
         self._seconds = self._seconds * MEMORY + seconds
@@ -50,9 +57,14 @@ class Cost:
         """Whether runs differed in size: else nothing shows what a byte costs."""
         return self._spread() > 1e-9 * self._squares * self._weight
 
+    def seen(self) -> tuple[int, int] | None:
+        """The least and the most bytes of the last hundred runs or more; None before there were runs."""
+        return self._now and _around(self._before, self._now)
+
     def forecast(self, size: int) -> float | None:
-        """Seconds of a run over `size` bytes; None until a few have been seen."""
-        if self._runs < LEAST_RUNS:
+        """Seconds of a run over `size` bytes; None until a few have been seen, and far above all of them."""
+        seen = self.seen()
+        if seen is None or self._runs < LEAST_RUNS or size > BEYOND * seen[1]:
             return None
         fixed, slope = self.line()
         return fixed + slope * size
@@ -70,3 +82,7 @@ class Cost:
         is always better."""
         worth = self.padding_worth()
         return None if worth is None or worth == math.inf else worth / NEAR_BEST
+
+
+def _around(range_: tuple[int, int] | None, other: tuple[int, int]) -> tuple[int, int]:
+    return other if range_ is None else (min(range_[0], other[0]), max(range_[1], other[1]))

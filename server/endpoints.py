@@ -212,7 +212,8 @@ class Endpoints:
     async def plan(self, name: str, body: Any) -> dict[str, Any]:
         """What a request of these shapes would do: output shapes, tier, bytes beside inputs and outputs, all
         its memory and the limit of that, whether the launch plan is cached, whether it would compile, and the
-        milliseconds to expect (null before a few runs). `refused`: why it would be a 413, or null.
+        milliseconds to expect: null before a few runs, and for inputs of more than twice the bytes that were
+        run of late (`measured_bytes`: least and most). `refused`: why it would be a 413, or null.
         `{"shapes": {input: [sizes]}}` in; nothing runs."""
         model = self.registry.get(name)
         shapes = _object(_object(body).get("shapes"))
@@ -239,6 +240,8 @@ class Endpoints:
             "cached": planned["cached"],
             "would_compile": planned["would_compile"],
             "predicted_milliseconds": None if seconds is None else seconds * 1e3,
+            "input_bytes": size,
+            "measured_bytes": model.cost.seen(),
         }
 
     def refuse(self, what: str) -> None:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from dlcb.server.cost import LEAST_RUNS, Cost
+from dlcb.server.cost import LEAST_RUNS, RECENT, Cost
 
 
 def test_it_finds_the_line_through_noisy_runs() -> None:
@@ -52,3 +52,16 @@ def test_bytes_that_cost_nothing_are_free_padding_and_no_batch_is_large_enough()
     for size in (1000, 2000, 4000) * 4:
         cost.observe(size, 0.001)
     assert cost.padding_worth() == math.inf and cost.preferred() is None
+
+
+def test_it_does_not_guess_far_above_what_ran_of_late() -> None:
+    cost = Cost()
+    assert cost.seen() is None
+    for size in (1000, 4000) * LEAST_RUNS:
+        cost.observe(size, 0.001 + size * 1e-6)
+    assert cost.seen() == (1000, 4000)
+    assert cost.forecast(8000) == pytest.approx(0.009, rel=0.01) and cost.forecast(8001) is None
+    assert cost.forecast(0) == pytest.approx(0.001, rel=0.01)
+    for _ in range(2 * RECENT):  # large ones are forgotten, as what they took is
+        cost.observe(100, 0.001)
+    assert cost.seen() == (100, 100) and cost.forecast(8000) is None

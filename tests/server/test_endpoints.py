@@ -92,6 +92,10 @@ def test_plan_runs_nothing(client: httpx.Client) -> None:
         assert client.post("/v2/models/mlp/infer", json=body).status_code == 200
     answer = client.post("/v1/models/mlp/plan", json=shapes).json()
     assert answer["cached"] and answer["predicted_milliseconds"] > 0
+    least, most = answer["measured_bytes"]
+    assert least <= answer["input_bytes"] == 7 * 128 * 4 <= most
+    far = client.post("/v1/models/mlp/plan", json={"shapes": {"x": [2 * most, 128]}}).json()
+    assert far["predicted_milliseconds"] is None and far["measured_bytes"] == [least, most]
     for wrong, words in (
         ({}, '{"shapes": {"input_ids": [1, 7]}}'),
         ({"shapes": 3}, "must be a JSON object"),
