@@ -130,15 +130,16 @@ class EagerThunk:
     def run(self, inputs: Sequence[torch.Tensor]) -> Ran:
         """GuardError with PyTorch's own words where it refuses these inputs, of which the module gets copies:
         it may write to them."""
+        module = self.module
 
         def arguments() -> Arguments:
             here = [tensor.to(self._device, copy=True) for tensor in inputs]
-            return bound(self.module, dict(zip(self._names, here, strict=True)))
+            return bound(module, dict(zip(self._names, here, strict=True)))
 
         seed = torch.initial_seed()
         try:
             with without_fast_path():
-                made = as_tuple(called(self.module, self._device, arguments))
+                made = as_tuple(called(module, self._device, arguments))
         except NOT_REFUSALS:
             raise
         except Exception as error:  # the user's code may raise anything
