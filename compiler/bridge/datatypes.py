@@ -25,23 +25,24 @@ Inputs = Mapping[str, torch.Tensor]
 
 
 def misdeclared(
-    module: nn.Module, declared: Sequence[InputDeclaration], refused: Iterable[Inputs], words: str
+    module: nn.Module, declared: Sequence[InputDeclaration], refused: Iterable[Inputs], words: str = ""
 ) -> DeclarationError | None:
-    """What is wrong with the declared types, where the module, which refuses these inputs in these words,
+    """What is wrong with the declared types, where the module, which refuses these inputs (in these words),
     takes one of them as another type; None where it does not, or where other values are all it wants."""
     given = list(islice(refused, _MOST))
-    if any(_takes(module, {name: torch.zeros_like(x) for name, x in each.items()}) for each in given):
+    said = [_refusal(module, {name: torch.zeros_like(x) for name, x in each.items()}) for each in given]
+    if not all(said):
         return None
     for names in _together(declared):
         own = next(each.dtype for each in declared if each.name in names)
         for other in _TRIED:
-            if other == own or not any(_takes(module, _as_type(each, names, other)) for each in given):
+            if other == own or all(_refusal(module, _as_type(each, names, other)) for each in given):
                 continue
             place = next(number for number, each in enumerate(declared) if each.name in names)
             inputs = " and ".join(f"'{name}'" for name in names)
             return DeclarationError(
                 f"PyTorch refuses every shape that was tried with {inputs} of type {own}, as declared, "
-                f"and takes {other}: {words}",
+                f"and takes {other}: {words or said[-1]}",
                 key=f"inputs.{place}.datatype",
                 stage="capture",
             )
@@ -67,11 +68,12 @@ def _as_type(given: Inputs, names: Sequence[str], other: str) -> Inputs:
     return {name: changed(x) if name in names else x for name, x in given.items()}
 
 
-def _takes(module: nn.Module, inputs: Inputs) -> bool:
+def _refusal(module: nn.Module, inputs: Inputs) -> str:
+    """PyTorch's words; "" where it takes these inputs."""
     arguments, keywords = bound(module, inputs)
     try:
         with user_code("forward"), unchanged(module), torch.no_grad(), without_fast_path():
             module(*arguments, **keywords)
-    except CompilerError:
-        return False
-    return True
+    except CompilerError as error:
+        return error.message.rpartition(" failed: ")[2]
+    return ""

@@ -3,13 +3,16 @@ the ranks that are usual; element types of the outputs come out, and which ranks
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
+import torch
 from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from dlcb.compiler.bridge.datatypes import misdeclared
 from dlcb.compiler.bridge.declared import NO_WISH, declare
 from dlcb.compiler.bridge.emit import from_torch
 from dlcb.compiler.bridge.probes import Prober
@@ -52,19 +55,29 @@ def specialise(source: ModelSource, ranks: Sequence[int]) -> ModelSource:
 def survey(source: ModelSource, module: nn.Module | ExportedProgram) -> Ranks:
     """Traces `module` with all its any-rank inputs at each usual rank. CaptureError where its code is at
     fault at all of them, and where outputs change their number or type with the rank, which no signature
-    could say."""
+    could say. DeclarationError where it takes inputs of other types at ranks at which it takes none of the
+    declared ones."""
     if isinstance(module, ExportedProgram):
         return Ranks(_dtypes(Trace.of(module)), (), ())
     found: dict[int, tuple[str, ...]] = {}
     refused: dict[int, CaptureError] = {}
+    traced: list[tuple[Prober, Mapping[str, int]]] = []
+    tried: list[Mapping[str, torch.Tensor]] = []
     for rank in USUAL:
         ranked = specialise(source, [rank] * len(source.inputs))
         dims, free = declare(ranked, ranked.inputs, System())
         prober = Prober(module, ranked.inputs, dims, free)
         try:
-            found[rank] = _dtypes(prober.trace(prober.first()))
+            sizes = prober.first()
+            found[rank] = _dtypes(prober.trace(sizes))
+            traced.append((prober, sizes))
         except CaptureError as error:
             refused[rank] = error
+            with suppress(CaptureError):  # too large
+                tried.append(next(prober.samples()))
+    given = (prober.tensors(sizes) for prober, sizes in traced) if traced else tried
+    if wrong := misdeclared(module, source.inputs, given):
+        raise wrong
     if not found and all(isinstance(error.__cause__, _OF_THE_CODE) for error in refused.values()):
         raise refused[1]
     if len(set(found.values())) > 1:

@@ -89,17 +89,20 @@ def embedding() -> nn.Module:  # not traced at all
     return Embedding(5, 3)
 
 
+@pytest.mark.parametrize("shape", [("n", 4), None], ids=["of two dims", "of any rank"])
 @pytest.mark.parametrize(
     ("factory", "declared", "words"),
     [
-        ("linear", "int64", "mat1 and mat2 must have the same dtype, but got Long and Float"),
+        ("linear", "int64", "have the same dtype, but got Long and Float"),
         ("embedding", "float32", "Expected tensor for argument #1 'indices'"),
     ],
 )
-def test_a_compilation_ends_there(factory: str, declared: str, words: str, tmp_path: Path) -> None:
+def test_a_compilation_ends_there(
+    factory: str, declared: str, words: str, shape: tuple[str | int, ...] | None, tmp_path: Path
+) -> None:
     source = ModelSource(
         *("m", "1", f"{__name__}:{factory}"),
-        inputs=(InputDeclaration("x", declared, ("n", 4)),),
+        inputs=(InputDeclaration("x", declared, shape),),
         outputs=("y",),
     )
     with pytest.raises(DeclarationError) as caught:
