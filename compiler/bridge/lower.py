@@ -24,6 +24,7 @@ from dlcb.compiler.bridge.number import Number
 from dlcb.compiler.bridge.one_trace import Exploring, OneTrace
 from dlcb.compiler.bridge.record import TensorType, Trace
 from dlcb.compiler.bridge.seen import Numbers, Path, Seen, moved, numbers, result_place, same
+from dlcb.compiler.bridge.symbolic import size_of
 from dlcb.compiler.dtype import FLOAT64
 from dlcb.compiler.errors import CaptureError, ShapeError, UnsupportedOperator
 from dlcb.compiler.expr.dag import Expr
@@ -111,6 +112,7 @@ class _Lowering:
         self.emit.single = len(programs) == 1
         self.made: dict[FxNode, Any] = {}
         self.exact: dict[FxNode, Numbers] = {}  # the numbers of calls that were met
+        self.symbols: dict[Any, Expr] = {}  # what PyTorch's are, of a file with free sizes
         self.place_of: list[dict[FxNode, int]] = []  # of each program
         self.weights = [program.parameters for program in programs]
         self.notes: dict[str, None] = {}
@@ -149,6 +151,9 @@ class _Lowering:
             node = placeholders[name if by_name else user[place]][0]
             shape = tuple(as_expr(dim) for dim in dims)
             self.sizes.add(shape)
+            for dim, size in zip(shape, node.meta["val"].shape, strict=True):
+                if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+                    self.symbols.setdefault(size.node.expr, dim)
             self.made[node] = self.build.input(name, shape, from_torch(node.meta["val"].dtype))
         for row in rows:
             if row[0] not in self.made and row[0].users:
@@ -461,8 +466,12 @@ class _Lowering:
     def _result_size(
         self, values: Sequence[Any], near: Sequence[Expr], axis: int, exact: Expr | None
     ) -> Expr:
-        if not all(isinstance(value, int) for value in values):  # known at run time only
-            return self.build.system.runtime_size(f"r{axis}")
+        if not all(isinstance(value, int) for value in values):
+            exact = size_of(values[0], self.symbols) if self.emit.single else None
+            seen = None if exact is None else self.sizes.observed(exact)
+            if seen is None:  # known at run time only
+                return self.build.system.runtime_size(f"r{axis}")
+            values = seen
         if exact is not None and self.sizes.observed(exact) == tuple(values):
             self.emit.require(as_expr(0) <= exact, f"axis {axis} of the result")
             return self.sizes.spell(exact, near)

@@ -65,6 +65,14 @@ def number(expression: Any, symbols: Symbols) -> Expr:
     return _translate(expression, symbols, _NUMBERS)
 
 
+def size_of(size: Any, symbols: Symbols) -> Expr | None:
+    """A size of PyTorch's; None for one that only run time knows, or that has no counterpart."""
+    try:
+        return number(size.node.expr, symbols)
+    except Untranslatable:
+        return None
+
+
 def _translate(expression: Any, symbols: Symbols, table: Mapping[str, Callable[..., Expr]]) -> Expr:
     if expression in symbols:
         return symbols[expression]
