@@ -219,4 +219,6 @@ def translation_unit(kernel_sets: Iterable[KernelSet], target: Target) -> str:
     """The source of all kernels, each distinct one once, under the target's prelude."""
     top = prelude.CPP if target.kind == "cpp" else prelude.CUDA
     bodies = dict.fromkeys(kernel.body for kernels in kernel_sets for kernel in kernels.kernels)
+    if target.kind == "cpp" and any("fmodf(" in body for body in bodies):
+        top += prelude.REMAINDERS
     return "\n".join([top, *bodies])

@@ -15,7 +15,7 @@ from typing import Any
 from dlcb.compiler.dtype import BOOL, INT64, DType
 from dlcb.compiler.expr import node
 from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import apply, const
+from dlcb.compiler.expr.node import apply
 from dlcb.compiler.ir.op import Op, Operand, broadcast_shape, given_dtype, promoted, same_dtype, same_shape
 from dlcb.compiler.ir.ops.rules import Coordinates, computed, floated, linear, trailing, truth
 
@@ -184,7 +184,8 @@ def _floordiv(a: Expr, b: Expr) -> Expr:
 def _mod(a: Expr, b: Expr) -> Expr:
     if not a.dtype.is_float:
         return a % _not_minus_one(b)
-    return apply("fmod", a, b) + node.where(_signs_differ(a, b), b, const(0, b.dtype))
+    remainder = apply("fmod", a, b)  # nothing is added to a zero, which keeps its sign
+    return node.where(_signs_differ(a, b), remainder + b, remainder)
 
 
 def _fmod(a: Expr, b: Expr) -> Expr:

@@ -132,6 +132,35 @@ def test_pairs(compiled: tuple[Unit, type[Run]], name: str) -> None:
     same(got, PAIRS[name](torch.from_numpy(x), torch.from_numpy(y)), signs=signed and name not in REMAINDERS)
 
 
+def remainder_operands() -> tuple[np.ndarray, np.ndarray]:
+    """Any two numbers, numbers of like size, special ones, and multiples with their neighbours."""
+    draw, count = np.random.default_rng(0), 40_000
+    x, y = (draw.integers(0, 2**32, count, dtype=np.uint32).view(np.float32) for _ in range(2))
+    alike = draw.standard_normal(count) * 50, draw.standard_normal(count)
+    special = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1.2e-38, 1.0, -3.0, 2.0**24, 3.4e38]
+    pairs = np.meshgrid(np.array(special), np.array(special))
+    divisors = draw.integers(1, 1000, count).astype(np.float32) / 8
+    multiples = divisors * draw.integers(-100_000, 100_000, count).astype(np.float32)
+    beside = np.nextafter(multiples, np.float32(np.inf))
+    first = [x, alike[0], pairs[0].ravel(), multiples, beside]
+    second = [y, alike[1], pairs[1].ravel(), divisors, -divisors]
+    return np.concatenate(first, dtype=np.float32), np.concatenate(second, dtype=np.float32)
+
+
+@pytest.mark.parametrize("name", ["fmod", "mod"])
+def test_remainders_are_exact(compiled: tuple[Unit, type[Run]], name: str) -> None:
+    x, y = remainder_operands()
+    with np.errstate(invalid="ignore", over="ignore"):
+        want = np.fmod(x, y)
+        if name == "mod":
+            want = np.where((want != 0) & ((y < 0) != (want < 0)), want + y, want)
+    unit, run = compiled
+    (got,) = run(unit, name)({"x": x, "y": y})
+    np.testing.assert_array_equal(got, want)
+    known = ~np.isnan(want)
+    np.testing.assert_array_equal(np.signbit(got)[known], np.signbit(want)[known])
+
+
 @pytest.mark.parametrize("name", ["max", "min"])
 @pytest.mark.parametrize("place", [0, 5, 36, 39])
 def test_a_nan_anywhere_in_a_row_is_the_extremum(
