@@ -43,6 +43,8 @@ class _Strips:
 class Cpp(Lowering):
     target = "C++"
     table: ClassVar = tables(exp=Call("exp_of"))
+    # where threads may share the work: the text of how much it is, and how much is worth a thread
+    shared: tuple[str, int] | None = None
 
     def run(self) -> list[str]:
         """The lines of the kernel's body."""
@@ -118,11 +120,10 @@ class Cpp(Lowering):
             return
         dear = any(cost_of(n) >= TRANSCENDENTAL for n in toposort(e.scalar for e in self.nest.elements))
         least = _DEAR_AND_WORTH_IT if dear else _WORTH_A_THREAD
-        self.root.lines.append(f"if ({self._size(self.nest.work())} < {least}) threads = 1;")
+        self.shared = self._size(self.nest.work()), least
         self.root.lines.extend(before)
         collapse = f" collapse({len(loops)})" if len(loops) > 1 else ""
-        pragma = f"#pragma omp parallel for{collapse} schedule(static) num_threads(threads) if (threads > 1)"
-        self.root.add([pragma, *loops], scope)
+        self.root.add([f"#pragma omp for{collapse} schedule(static) nowait", *loops], scope)
 
     def _nested(self, loops: Sequence[Expr], outer: Scope, part: int = 0) -> list[Scope]:
         """A scope for each loop; with `part` the innermost one has a scope of its own around it."""
@@ -444,18 +445,35 @@ def convert(text: Spelled, old: DType, new: DType, type_name) -> Spelled:
 
 
 def function(name: str, lowering: Cpp, lines: Sequence[str]) -> str:
-    """The whole function, with its buffers and parameters taken apart at the top."""
-    head = [f'extern "C" void {name}({_SIGNATURE}) {{']
+    """The whole function, with its buffers and parameters taken apart at the top. Where threads may share the
+    work, it is a function that each of them calls: one thread alone needs no parallel region, which costs as
+    much as a few thousand elements."""
+    entry = f'extern "C" void {name}({_SIGNATURE}) {{'
+    head = [f"[[gnu::noinline]] static void {name}_part({_SIGNATURE}) {{" if lowering.shared else entry]
     arguments = [(f"const {v.dtype.cpp}", name) for name, v in lowering.tensors.items()]
     arguments += [(v.dtype.cpp, name) for v, name in lowering.results.items()]
     for place, (kind, buffer) in enumerate(arguments):
         head.append(f"    {kind}* __restrict__ {buffer} = static_cast<{kind}*>(buffers[{place}]);")
-    place = 0
+    place, places = 0, dict[str, int]()
     for parameter in lowering.parameters:
+        places[parameter.name] = place
         head.append(f"    const int64_t {parameter.name} = parameters[{place}];")
         place += 1
         if parameter.kind == "magic64":
             head.append(f"    const int64_t {parameter.name}_shift = parameters[{place}];")
             place += 1
     head.append("    (void)buffers, (void)parameters, (void)status, (void)threads;")
-    return "\n".join([*head, *("    " + line for line in lines), "}"]) + "\n"
+    text = [*head, *("    " + line for line in lines), "}"]
+    if lowering.shared:
+        size, least = lowering.shared
+        work = f"parameters[{places[size]}]" if size in places else size
+        part = f"{name}_part(buffers, parameters, status, threads);"
+        text += [
+            entry,
+            f"    if ({work} < {least}) threads = 1;",
+            "    if (threads == 1) return " + part,
+            "    #pragma omp parallel num_threads(threads)",
+            "    " + part,
+            "}",
+        ]
+    return "\n".join(text) + "\n"

@@ -1,17 +1,16 @@
-// sum_c723802108c8: m elements, grid 1
+// sum_2a3f86f51004: m elements, grid 1
 // size0: int64 m
 // size1: int64 n
 // size2: int64 m * n
-extern "C" void sum_c723802108c8(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+[[gnu::noinline]] static void sum_2a3f86f51004_part(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
     float* __restrict__ out0 = static_cast<float*>(buffers[1]);
     const int64_t size0 = parameters[0];
     const int64_t size1 = parameters[1];
     const int64_t size2 = parameters[2];
     (void)buffers, (void)parameters, (void)status, (void)threads;
-    if (size2 < 16384) threads = 1;
     const int64_t length = share(size0, threads, 1, 1024);
-    #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+    #pragma omp for schedule(static) nowait
     for (int64_t begin = 0; begin < size0; begin += length) {
         const int64_t end = begin + length < size0 ? begin + length : size0;
         double sum0[1024];
@@ -35,4 +34,10 @@ extern "C" void sum_c723802108c8(void* const* buffers, const int64_t* parameters
             out0[i0] = (float)sum0[i0 - begin];
         }
     }
+}
+extern "C" void sum_2a3f86f51004(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+    if (parameters[2] < 16384) threads = 1;
+    if (threads == 1) return sum_2a3f86f51004_part(buffers, parameters, status, threads);
+    #pragma omp parallel num_threads(threads)
+    sum_2a3f86f51004_part(buffers, parameters, status, threads);
 }

@@ -1,16 +1,15 @@
-// embedding_a6332c5a27b6: s * 96 elements, grid 1
+// embedding_c9fed93de557: s * 96 elements, grid 1
 // size0: int64 s
 // size1: int64 s * 96
 // checks positions in 0 .. 32
-extern "C" void embedding_a6332c5a27b6(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+[[gnu::noinline]] static void embedding_c9fed93de557_part(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
     const int64_t* __restrict__ in1 = static_cast<const int64_t*>(buffers[1]);
     float* __restrict__ out0 = static_cast<float*>(buffers[2]);
     const int64_t size0 = parameters[0];
     const int64_t size1 = parameters[1];
     (void)buffers, (void)parameters, (void)status, (void)threads;
-    if (size1 < 16384) threads = 1;
-    #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+    #pragma omp for schedule(static) nowait
     for (int64_t i1 = 0; i1 < size0; ++i1) {
         const int64_t p0 = in1[i1];
         if (!(0 <= p0 && p0 < 32)) report(status, 1, i1, p0);
@@ -26,14 +25,20 @@ extern "C" void embedding_a6332c5a27b6(void* const* buffers, const int64_t* para
         }
     }
 }
+extern "C" void embedding_c9fed93de557(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+    if (parameters[1] < 16384) threads = 1;
+    if (threads == 1) return embedding_c9fed93de557_part(buffers, parameters, status, threads);
+    #pragma omp parallel num_threads(threads)
+    embedding_c9fed93de557_part(buffers, parameters, status, threads);
+}
 
-// add_95e5a9a0658e: b * s * 96 elements, grid 1
+// add_a9bdbbf6ecb1: b * s * 96 elements, grid 1
 // size0: int64 s
 // size1: int64 s * 96
 // size2: int64 b
 // size3: int64 b * s * 192
 // checks ids in 0 .. 50
-extern "C" void add_95e5a9a0658e(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+[[gnu::noinline]] static void add_a9bdbbf6ecb1_part(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
     const int64_t* __restrict__ in1 = static_cast<const int64_t*>(buffers[1]);
     const float* __restrict__ in2 = static_cast<const float*>(buffers[2]);
@@ -45,8 +50,7 @@ extern "C" void add_95e5a9a0658e(void* const* buffers, const int64_t* parameters
     const int64_t size2 = parameters[2];
     const int64_t size3 = parameters[3];
     (void)buffers, (void)parameters, (void)status, (void)threads;
-    if (size3 < 16384) threads = 1;
-    #pragma omp parallel for collapse(2) schedule(static) num_threads(threads) if (threads > 1)
+    #pragma omp for collapse(2) schedule(static) nowait
     for (int64_t i0 = 0; i0 < size2; ++i0)
     for (int64_t i1 = 0; i1 < size0; ++i1) {
         const int64_t p0 = size0 * i0;
@@ -102,4 +106,10 @@ extern "C" void add_95e5a9a0658e(void* const* buffers, const int64_t* parameters
             out0[p6 + i2] = v8 * (v9 * v12) + v13;
         }
     }
+}
+extern "C" void add_a9bdbbf6ecb1(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+    if (parameters[3] < 16384) threads = 1;
+    if (threads == 1) return add_a9bdbbf6ecb1_part(buffers, parameters, status, threads);
+    #pragma omp parallel num_threads(threads)
+    add_a9bdbbf6ecb1_part(buffers, parameters, status, threads);
 }

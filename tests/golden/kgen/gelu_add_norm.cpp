@@ -1,7 +1,7 @@
-// add_ae78959c3454: b * s * 768 elements, grid 1
+// add_bbf266a2ea0d: b * s * 768 elements, grid 1
 // size0: int64 b * s
 // size1: int64 b * s * 1536
-extern "C" void add_ae78959c3454(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+[[gnu::noinline]] static void add_bbf266a2ea0d_part(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
     const float* __restrict__ in1 = static_cast<const float*>(buffers[1]);
     const float* __restrict__ in2 = static_cast<const float*>(buffers[2]);
@@ -10,8 +10,7 @@ extern "C" void add_ae78959c3454(void* const* buffers, const int64_t* parameters
     const int64_t size0 = parameters[0];
     const int64_t size1 = parameters[1];
     (void)buffers, (void)parameters, (void)status, (void)threads;
-    if (size1 < 4096) threads = 1;
-    #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+    #pragma omp for schedule(static) nowait
     for (int64_t i0_1 = 0; i0_1 < size0; ++i0_1) {
         const int64_t p0 = i0_1 * 768;
         float* const row0 = scratch<float, 0>(768);
@@ -44,4 +43,10 @@ extern "C" void add_ae78959c3454(void* const* buffers, const int64_t* parameters
             out0[p2] = v5 * (v6 * v9) + v10;
         }
     }
+}
+extern "C" void add_bbf266a2ea0d(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+    if (parameters[1] < 4096) threads = 1;
+    if (threads == 1) return add_bbf266a2ea0d_part(buffers, parameters, status, threads);
+    #pragma omp parallel num_threads(threads)
+    add_bbf266a2ea0d_part(buffers, parameters, status, threads);
 }

@@ -1,9 +1,9 @@
-// sum_6c7f49ca9018: b * 40 elements, grid 1
+// sum_909e36baf945: b * 40 elements, grid 1
 // size0: int64 s
 // size1: int64 s * 40
 // size2: int64 b
 // size3: int64 b * s * 40
-extern "C" void sum_6c7f49ca9018(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+[[gnu::noinline]] static void sum_909e36baf945_part(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const int64_t* __restrict__ in0 = static_cast<const int64_t*>(buffers[0]);
     const float* __restrict__ in1 = static_cast<const float*>(buffers[1]);
     float* __restrict__ out0 = static_cast<float*>(buffers[2]);
@@ -12,8 +12,7 @@ extern "C" void sum_6c7f49ca9018(void* const* buffers, const int64_t* parameters
     const int64_t size2 = parameters[2];
     const int64_t size3 = parameters[3];
     (void)buffers, (void)parameters, (void)status, (void)threads;
-    if (size3 < 16384) threads = 1;
-    #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+    #pragma omp for schedule(static) nowait
     for (int64_t i0 = 0; i0 < size2; ++i0) {
         const int64_t p0 = size0 * i0;
         const int64_t p4 = size1 * i0;
@@ -44,12 +43,18 @@ extern "C" void sum_6c7f49ca9018(void* const* buffers, const int64_t* parameters
         }
     }
 }
+extern "C" void sum_909e36baf945(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+    if (parameters[3] < 16384) threads = 1;
+    if (threads == 1) return sum_909e36baf945_part(buffers, parameters, status, threads);
+    #pragma omp parallel num_threads(threads)
+    sum_909e36baf945_part(buffers, parameters, status, threads);
+}
 
-// div_5566f2e1aad2: b * 40 elements, grid 1
+// div_25bbe76f4b96: b * 40 elements, grid 1
 // size0: int64 s
 // size1: int64 b
 // size2: int64 b * 80
-extern "C" void div_5566f2e1aad2(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+[[gnu::noinline]] static void div_25bbe76f4b96_part(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const int64_t* __restrict__ in0 = static_cast<const int64_t*>(buffers[0]);
     const float* __restrict__ in1 = static_cast<const float*>(buffers[1]);
     float* __restrict__ out0 = static_cast<float*>(buffers[2]);
@@ -57,8 +62,7 @@ extern "C" void div_5566f2e1aad2(void* const* buffers, const int64_t* parameters
     const int64_t size1 = parameters[1];
     const int64_t size2 = parameters[2];
     (void)buffers, (void)parameters, (void)status, (void)threads;
-    if (size2 < 16384) threads = 1;
-    #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+    #pragma omp for schedule(static) nowait
     for (int64_t i0 = 0; i0 < size1; ++i0) {
         const int64_t p0 = size0 * i0;
         double sum0 = 0.0;
@@ -102,4 +106,10 @@ extern "C" void div_5566f2e1aad2(void* const* buffers, const int64_t* parameters
             out0[p2 + i1] = row0[i1] / v4;
         }
     }
+}
+extern "C" void div_25bbe76f4b96(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+    if (parameters[2] < 16384) threads = 1;
+    if (threads == 1) return div_25bbe76f4b96_part(buffers, parameters, status, threads);
+    #pragma omp parallel num_threads(threads)
+    div_25bbe76f4b96_part(buffers, parameters, status, threads);
 }

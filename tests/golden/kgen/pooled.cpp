@@ -1,4 +1,4 @@
-// max_pool_eb7383953bcb: (h + 1) // 2 * (c * n) * ((w + 1) // 2) elements, grid 1
+// max_pool_856328de9e02: (h + 1) // 2 * (c * n) * ((w + 1) // 2) elements, grid 1
 // size0: int64 h
 // size1: int64 w
 // size2: int64 w * 2
@@ -9,7 +9,7 @@
 // size7: int64 (h + 1) // 2
 // size8: int64 (h + 1) // 2 * (c * n)
 // size9: int64 (h + 1) // 2 * (c * n) * ((w + 1) // 2) * 4
-extern "C" void max_pool_eb7383953bcb(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+[[gnu::noinline]] static void max_pool_856328de9e02_part(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
     float* __restrict__ out0 = static_cast<float*>(buffers[1]);
     const int64_t size0 = parameters[0];
@@ -23,9 +23,8 @@ extern "C" void max_pool_eb7383953bcb(void* const* buffers, const int64_t* param
     const int64_t size8 = parameters[8];
     const int64_t size9 = parameters[9];
     (void)buffers, (void)parameters, (void)status, (void)threads;
-    if (size9 < 16384) threads = 1;
     const int64_t length = share(size5, threads, size8, 1024);
-    #pragma omp parallel for collapse(3) schedule(static) num_threads(threads) if (threads > 1)
+    #pragma omp for collapse(3) schedule(static) nowait
     for (int64_t i0_1 = 0; i0_1 < size6; ++i0_1)
     for (int64_t i2 = 0; i2 < size7; ++i2)
     for (int64_t begin = 0; begin < size5; begin += length) {
@@ -60,4 +59,10 @@ extern "C" void max_pool_eb7383953bcb(void* const* buffers, const int64_t* param
             out0[p11 + i3] = fold0[i3 - begin];
         }
     }
+}
+extern "C" void max_pool_856328de9e02(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+    if (parameters[9] < 16384) threads = 1;
+    if (threads == 1) return max_pool_856328de9e02_part(buffers, parameters, status, threads);
+    #pragma omp parallel num_threads(threads)
+    max_pool_856328de9e02_part(buffers, parameters, status, threads);
 }

@@ -1,11 +1,11 @@
-// flip_064b3dc972bb: m * n elements, grid 1
+// flip_06d5bb04721c: m * n elements, grid 1
 // size0: int64 0 - n
 // size1: int64 m
 // by0: magic64 m
 // size2: int64 1 - m * n
 // size3: int64 m * n
 // size4: int64 m * n * 2
-extern "C" void flip_064b3dc972bb(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+[[gnu::noinline]] static void flip_06d5bb04721c_part(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
     float* __restrict__ out0 = static_cast<float*>(buffers[1]);
     const int64_t size0 = parameters[0];
@@ -16,8 +16,7 @@ extern "C" void flip_064b3dc972bb(void* const* buffers, const int64_t* parameter
     const int64_t size3 = parameters[5];
     const int64_t size4 = parameters[6];
     (void)buffers, (void)parameters, (void)status, (void)threads;
-    if (size4 < 16384) threads = 1;
-    #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+    #pragma omp for schedule(static) nowait
     for (int64_t begin = 0; begin < size3; begin += 2048) {
         const int64_t end = begin + 2048 < size3 ? begin + 2048 : size3;
         #pragma omp simd
@@ -27,4 +26,10 @@ extern "C" void flip_064b3dc972bb(void* const* buffers, const int64_t* parameter
             out0[i0 * 2 + 1] = v0;
         }
     }
+}
+extern "C" void flip_06d5bb04721c(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+    if (parameters[6] < 16384) threads = 1;
+    if (threads == 1) return flip_06d5bb04721c_part(buffers, parameters, status, threads);
+    #pragma omp parallel num_threads(threads)
+    flip_06d5bb04721c_part(buffers, parameters, status, threads);
 }

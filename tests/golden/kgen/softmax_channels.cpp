@@ -1,10 +1,10 @@
-// div_cec40f8603f4: n * 2 * (h * w) elements, grid 1
+// div_6428913a45a8: n * 2 * (h * w) elements, grid 1
 // size0: int64 h * w * 2
 // size1: int64 h * w
 // size2: int64 n
 // size3: int64 n * 2
 // size4: int64 h * n * w * 4
-extern "C" void div_cec40f8603f4(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+[[gnu::noinline]] static void div_6428913a45a8_part(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
     float* __restrict__ out0 = static_cast<float*>(buffers[1]);
     const int64_t size0 = parameters[0];
@@ -13,9 +13,8 @@ extern "C" void div_cec40f8603f4(void* const* buffers, const int64_t* parameters
     const int64_t size3 = parameters[3];
     const int64_t size4 = parameters[4];
     (void)buffers, (void)parameters, (void)status, (void)threads;
-    if (size4 < 4096) threads = 1;
     const int64_t length = share(size1, threads, size3, 1024);
-    #pragma omp parallel for collapse(3) schedule(static) num_threads(threads) if (threads > 1)
+    #pragma omp for collapse(3) schedule(static) nowait
     for (int64_t i0 = 0; i0 < size2; ++i0)
     for (int64_t i1 = 0; i1 < 2; ++i1)
     for (int64_t begin = 0; begin < size1; begin += length) {
@@ -53,4 +52,10 @@ extern "C" void div_cec40f8603f4(void* const* buffers, const int64_t* parameters
             out0[p6 + i2_3] = v4 / sum0[i2_3 - begin];
         }
     }
+}
+extern "C" void div_6428913a45a8(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+    if (parameters[4] < 4096) threads = 1;
+    if (threads == 1) return div_6428913a45a8_part(buffers, parameters, status, threads);
+    #pragma omp parallel num_threads(threads)
+    div_6428913a45a8_part(buffers, parameters, status, threads);
 }
