@@ -71,7 +71,7 @@ class Executor:
         plan.runs += 1
         if plan.recorded is not None:
             return Ran(plan.recorded.run(inputs), hit)
-        if not plan.concrete.segment.binds:
+        if plan.whole:
             plan.run(inputs)
             return Ran(plan.show(), hit)
         return self._run_segments(plan, inputs, shapes, aligned, hit)

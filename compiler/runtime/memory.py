@@ -1,13 +1,38 @@
 """The block of memory that all plans of a model share. It grows when a plan needs more; plans hold addresses
-in it, so each growth is a new generation, and a plan of an older one is prepared again before it runs.
+in it, so each growth is a new generation, and a plan of an older one is prepared again before it runs. And
+memory for results, which belong to the caller.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
+# (shape, strides, dtype): a tensor of its own memory
+Allocate = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 _GROWTH = 1.25  # a little more than asked for, so that slowly rising sizes do not prepare every plan anew
 _WHOLE = 64  # bytes; a multiple of every element's size
+
+
+def allocator(device: torch.device) -> Allocate:
+    """What makes a run's results: on the CPU what torch.compile's programs use, which takes 0.4 us where
+    torch.empty takes 1.4."""
+    guards: Any = getattr(torch._C, "_dynamo", None)
+    quick = getattr(getattr(guards, "guards", None), "_empty_strided_cpu", None)
+    if device.type == "cpu" and quick is not None:
+        return quick
+    return lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device=device)
+
+
+def row_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of row-major memory, as PyTorch counts them."""
+    strides, step = [1] * len(shape), 1
+    for axis in range(len(shape) - 1, -1, -1):
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    return tuple(strides)
 
 
 class SharedArena:

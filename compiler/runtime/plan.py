@@ -29,7 +29,7 @@ from dlcb.compiler.runtime.calls import (
 )
 from dlcb.compiler.runtime.device import Cells, Prepared
 from dlcb.compiler.runtime.effort import Effort
-from dlcb.compiler.runtime.memory import SharedArena
+from dlcb.compiler.runtime.memory import SharedArena, row_strides
 from dlcb.compiler.runtime.template import CallTemplate, Place, Template
 
 _NO_GENERATION = -1  # of an arena: none is of it
@@ -57,6 +57,7 @@ class Plan:
         self.concrete, self._template, self.slots = concrete, template, template.slots
         self.generation, self.stream = memory.generation, device.stream()
         self._frame: list[Any] = [None] * len(template.slots)
+        self._empty = tuple(self._frame)
         # of each slot the cells that its tensor's address is written to
         cells: list[list[int]] = [[] for _ in self._frame]
         arguments, launches, self._checks = _arguments(template, concrete, memory, cells)
@@ -67,20 +68,20 @@ class Plan:
         self._pointers, self._steps = arguments.view, steps
         self._held: Any = (arguments, held)  # launches know these by address only
         self._status = template.status if self._checks else None
-        self._externals = list(enumerate(cells[: template.externals]))
+        # what a call brings along stands first in the frame: (place, cell) of each address
+        self._brought = [(k, cell) for k in range(template.externals) for cell in cells[k]]
         views = concrete.views
-        self._results = [
-            (
-                slot,
-                cells[slot],
-                partial(allocate, (concrete.results[number] // size,) if whole < 0 else views[whole].shape),
-            )
-            for slot, number, size, whole, allocate in template.results
-        ]
+        self._results: list[tuple[int, list[int], Callable[[], torch.Tensor]]] = []
+        for slot, number, dtype, whole in template.results:
+            flat = (concrete.results[number] // dtype.itemsize,)
+            shape = flat if whole < 0 else tuple(views[whole].shape)
+            allocate = partial(template.allocate, shape, row_strides(shape), dtype)
+            self._results.append((slot, cells[slot], allocate))
         self._outputs = [
             (slot, None if show is None else partial(show, self._frame, slot, views[layout]))
             for slot, layout, show in template.outputs
         ]
+        self.whole = not concrete.segment.binds  # no other segment follows
         self.runs = 0  # since it was prepared, counted by who runs it
         self.recorded: Recorded | None = None  # the same as one graph, where the device has such
         self.recordable = template.recordable
@@ -105,6 +106,9 @@ class Plan:
         IndexRangeError when a kernel met a bad index: the results are then to be thrown away. Where the
         device's checks are made later, so is this one.
         """
+        if self._status is None:  # nothing looks at indices
+            self.start(externals)
+            return self._frame
         self.expect()
         try:
             self.start(externals)
@@ -127,11 +131,9 @@ class Plan:
     def start(self, externals: Tensors) -> None:
         """Run the steps and do not wait for a device to tell whether a kernel met a bad index."""
         frame, pointers = self._frame, self._pointers
-        for (slot, cells), tensor in zip(self._externals, externals, strict=True):
-            frame[slot] = tensor
-            address = tensor.data_ptr()
-            for cell in cells:
-                pointers[cell] = address
+        frame[: len(externals)] = externals
+        for place, cell in self._brought:
+            pointers[cell] = externals[place].data_ptr()
         for slot, cells, allocate in self._results:
             frame[slot] = tensor = allocate()
             address = tensor.data_ptr()
@@ -164,7 +166,7 @@ class Plan:
 
     def release(self) -> None:
         """Let go of the tensors of the last run."""
-        self._frame[:] = [None] * len(self._frame)
+        self._frame[:] = self._empty
 
 
 def _arguments(

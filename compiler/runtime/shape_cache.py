@@ -22,6 +22,7 @@ class ShapeCache(Generic[Plan]):
         self.misses = 0
         self.evictions = 0
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
+        self._latest: Plan | None = None  # is last in the order already
 
     def get(self, key: Hashable) -> Plan | None:
         """The plan, which is now the most recently used; None, and a miss is counted, when there is none."""
@@ -30,7 +31,9 @@ class ShapeCache(Generic[Plan]):
             self.misses += 1
             return None
         self.hits += 1
-        self._plans.move_to_end(key)
+        if plan is not self._latest:
+            self._plans.move_to_end(key)
+            self._latest = plan
         return plan
 
     def put(self, key: Hashable, plan: Plan) -> None:
@@ -39,6 +42,7 @@ class ShapeCache(Generic[Plan]):
             self._plans.popitem(last=False)
             self.evictions += 1
         self._plans[key] = plan
+        self._latest = None
 
     def peek(self, key: Hashable) -> Plan | None:
         """The plan, if it is there; neither its age nor the counts change."""
@@ -48,6 +52,7 @@ class ShapeCache(Generic[Plan]):
         """Exchange every plan for what `replace` makes of it."""
         for key, plan in self._plans.items():
             self._plans[key] = replace(plan)
+        self._latest = None
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._plans
@@ -60,3 +65,4 @@ class ShapeCache(Generic[Plan]):
 
     def clear(self) -> None:
         self._plans.clear()
+        self._latest = None

@@ -28,7 +28,7 @@ from dlcb.compiler.host.program import (
 from dlcb.compiler.runtime.calls import Binder, as_view, cloned, copied, in_rows, viewed
 from dlcb.compiler.runtime.device import STATUS_CELLS, Cells, Device
 from dlcb.compiler.runtime.effort import Effort
-from dlcb.compiler.runtime.memory import SharedArena
+from dlcb.compiler.runtime.memory import SharedArena, allocator
 from dlcb.compiler.runtime.types import TORCH
 
 
@@ -93,9 +93,8 @@ class ResultTemplate(NamedTuple):
 
     slot: int
     number: int
-    itemsize: int
+    dtype: torch.dtype
     whole: int
-    allocate: Callable[[Sequence[int]], torch.Tensor]
 
 
 class OutputTemplate(NamedTuple):
@@ -123,6 +122,7 @@ class Template:
         outputs: Sequence[str] = (),
     ) -> None:
         self.around, self.externals = around, len(externals)
+        self.allocate = allocator(around.device.torch_device)
         self._outline, self._inputs = outline, inputs
         segment = outline.segment
         names = (*externals, *(buffer.name for buffer in outline.results))
@@ -205,8 +205,7 @@ class Template:
 
     def _result(self, number: int, buffer: Buffer) -> ResultTemplate:
         kind = TORCH[buffer.dtype]
-        allocate = torch.empty(0, dtype=kind, device=self.around.device.torch_device).new_empty
-        return ResultTemplate(self.slots[buffer.name], number, kind.itemsize, self._whole(buffer), allocate)
+        return ResultTemplate(self.slots[buffer.name], number, kind, self._whole(buffer))
 
     def _whole(self, buffer: Buffer) -> int:
         for tensor in self._tensors.values():

@@ -5,6 +5,7 @@ arguments.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -34,6 +35,7 @@ def refusal_words(error: Exception) -> str:
     return words[0] if words else type(error).__name__
 
 
+@functools.cache
 def resolve(target: str) -> Callable[..., Any]:
     """The ATen operator called "aten.name.overload", or that of an installed library's,
     "module:namespace.name.overload". ArtifactError for any other name."""

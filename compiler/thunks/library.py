@@ -129,6 +129,8 @@ def _matmul(
         if rows is not None:
             return multiply(rows, b, (), out.view(rows.shape[0], b.shape[1]), False)
     if a.dtype == b.dtype and a.dim() == b.dim() > 2 and a.shape[:-2] == b.shape[:-2]:
+        if a.dim() == 3:
+            return partial(torch.bmm, a, b, out=out)
         batch = _count(a.shape[:-2])
         left, right = viewed(a, (batch, *a.shape[-2:])), viewed(b, (batch, *b.shape[-2:]))
         if left is not None and right is not None:

@@ -23,7 +23,7 @@ from dlcb.compiler.report import Report
 from dlcb.compiler.runtime.device import Device
 from dlcb.compiler.runtime.executor import Ran
 from dlcb.compiler.runtime.graphs import Recorder
-from dlcb.compiler.runtime.types import NAMES
+from dlcb.compiler.runtime.types import TORCH
 from dlcb.compiler.signature import Signature, TensorSpec
 from dlcb.compiler.source import ModelSource
 from dlcb.compiler.thunks.arrays import has_dtype, to_array, to_tensor
@@ -104,6 +104,10 @@ class CompiledModel:
         # the input for which a second program serves calls in which all its values are 1; "": there is none
         self.mask = artifact.unmasked[0] if artifact.unmasked is not None and unmasked is not None else ""
         self._specs = artifact.signature.inputs
+        self._dtypes = [TORCH[spec.dtype] for spec in self._specs]
+        # what is tried in turn where the values of a mask are not known to be 1, and where they are
+        served = () if program is None else (program,)
+        self._tried = served, served if unmasked is None else (unmasked, *served)
         self._output_names = [spec.name for spec in artifact.signature.outputs]
         self._quarantined = bool(artifact.quarantined)
         self._guard_failures = 0
@@ -136,17 +140,20 @@ class CompiledModel:
         `unmasked`: the caller knows that every value of the input `mask` is 1. Without `wait` a GPU may still
         be at work afterwards, as after a call of PyTorch's, and IndexRangeError comes from `check` or from a
         later call."""
-        if len(tensors) != len(self._specs):
+        dtypes = self._dtypes
+        if len(tensors) != len(dtypes):
             raise ContractError(
-                f"'{self.source.name}' takes {len(self._specs)} inputs, found {len(tensors)}", stage="run"
+                f"'{self.source.name}' takes {len(dtypes)} inputs, found {len(tensors)}", stage="run"
             )
-        for tensor, spec in zip(tensors, self._specs, strict=True):
-            if NAMES.get(tensor.dtype) != spec.dtype:
+        given: list[torch.Tensor] = []
+        for tensor, dtype in zip(tensors, dtypes, strict=True):
+            if tensor.dtype is not dtype:
+                spec = self._specs[len(given)]
                 raise ContractError(
                     f"input '{spec.name}' is {tensor.dtype}, expected {spec.dtype}", stage="run"
                 )
-        ran, _ = self._run([tensor.contiguous() for tensor in tensors], unmasked, wait)
-        return ran.outputs
+            given.append(tensor.contiguous())
+        return self._run(given, unmasked, wait)[0].outputs
 
     def check(self) -> None:
         """Wait for the calls that did not. IndexRangeError when one of them met a bad index: its outputs are
@@ -227,14 +234,13 @@ class CompiledModel:
     def _run(self, tensors: Sequence[torch.Tensor], unmasked: bool, wait: bool) -> tuple[Ran, str]:
         self.device.checks.later = not (wait or self._waits)
         broken: GuardError | None = None
-        for program in (self._unmasked if unmasked else None, self._program):
-            if program is not None:
-                try:
-                    return program.run(tensors), program.tier
-                except Unconfirmed as doubt:
-                    return self._run_unconfirmed(tensors, doubt), "eager"
-                except GuardError as error:
-                    broken = error
+        for program in self._tried[unmasked]:
+            try:
+                return program.run(tensors), program.tier
+            except Unconfirmed as doubt:
+                return self._run_unconfirmed(tensors, doubt), "eager"
+            except GuardError as error:
+                broken = error
         if broken is not None:
             self._guard_failures += 1
             return self._run_eager(tensors, broken), "eager"
