@@ -8,6 +8,7 @@ from typing import Any
 from dlcb.compiler.expr.ops import OPS
 
 _ATOM = 100
+_DEEP = 8  # levels of an expression that a message shows
 
 
 def show(root: Any) -> str:
@@ -27,6 +28,18 @@ def show(root: Any) -> str:
             continue
         done[node] = _line(node, [done[arg] for arg in node.args])
     return done[root][0]
+
+
+def brief(root: Any, levels: int = _DEEP) -> str:
+    """The same for a message, which must not be as long as the expression: "..." stands for what lies
+    deeper."""
+    return _brief(root, levels)[0]
+
+
+def _brief(node: Any, levels: int) -> tuple[str, int]:
+    if node.args and not levels:
+        return "...", _ATOM
+    return _line(node, [_brief(arg, levels - 1) for arg in node.args])
 
 
 def _line(node: Any, args: list[tuple[str, int]]) -> tuple[str, int]:

@@ -5,6 +5,8 @@ Sizes may be 0, so a factor is cancelled only where it is known not to be."""
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import chain
 from math import gcd
 from typing import TYPE_CHECKING
 
@@ -58,12 +60,12 @@ def invert(system: System, it: Statement, x: Expr, y: Expr) -> Statements | None
     """v + r == 0 -> -r for v, r - v == 0 -> r for v; of several such `v` that occur nowhere else, the
     newest."""
     p = _difference(system, x, y)
+    terms = Counter(chain.from_iterable({v for factor in monomial for v in factor.free} for monomial in p))
     best: Expr | None = None
     for monomial, coefficient in p.items():
         if len(monomial) == 1 and abs(coefficient) == 1 and monomial[0].op == "size":
             v = monomial[0]
-            elsewhere = any(v in factor.free for other in p if other != monomial for factor in other)
-            if not elsewhere and (best is None or system.age(v) > system.age(best)):
+            if terms[v] == 1 and (best is None or system.age(v) > system.age(best)):
                 best = v
     if best is None:
         return None

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from dlcb.compiler.errors import ShapeError
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import as_expr
+from dlcb.compiler.expr.show import brief
 from dlcb.compiler.shapes.statement import UNSTATED, Provenance
 from dlcb.compiler.shapes.system import System
 from dlcb.compiler.solver.engine import STEPS, Engine, Report
@@ -61,6 +62,10 @@ class Shape:
     def __repr__(self) -> str:
         return f"[{', '.join(map(repr, self.parts))}]"
 
+    def in_brief(self) -> str:
+        """The same, without what long expressions hold far inside."""
+        return f"[{', '.join(brief(part) if isinstance(part, Expr) else repr(part) for part in self.parts)}]"
+
 
 def shape(*parts: Part | Shape | int) -> Shape:
     """A shape from sizes, numbers, shape variables and shapes, appended."""
@@ -86,6 +91,9 @@ class Same:
     def rest(self, left: tuple[Part, ...], right: tuple[Part, ...]) -> Same:
         return Same(Shape(left), Shape(right), self.why, self.said)
 
+    def mentions(self, part: Part) -> bool:
+        return part in self.left.parts or part in self.right.parts
+
 
 @dataclass(frozen=True)
 class Joined:
@@ -100,6 +108,9 @@ class Joined:
 
     def rest(self, left: tuple[Part, ...], right: tuple[Part, ...], result: Shape) -> Joined:
         return Joined(Shape(left), Shape(right), result, self.why, self.said)
+
+    def mentions(self, part: Part) -> bool:
+        return part in self.left.parts or part in self.right.parts or part in self.result.parts
 
     def is_result(self, parts: tuple[Part, ...]) -> Same:
         return Same(self.result, Shape(parts), self.why, self.said)
@@ -234,7 +245,7 @@ def _equal(shapes: Shapes, it: Same, a: Part, b: Part) -> None:
 
 def _because(it: Same | Joined) -> Provenance:
     left, right = it.said
-    detail = ", ".join(filter(None, (it.why.detail, f"shapes {left!r} and {right!r}")))
+    detail = ", ".join(filter(None, (it.why.detail, f"shapes {left.in_brief()} and {right.in_brief()}")))
     return Provenance(it.why.operator, it.why.source, detail)
 
 
@@ -243,8 +254,11 @@ def bind(shapes: Shapes, it: Same, a: Parts, b: Parts) -> tuple[Same | Joined, .
     if len(b) == 1 and isinstance(b[0], ShapeVariable) and shapes.age(b[0]) > shapes.age(a[0]):  # type: ignore[arg-type]
         a, b = b, a
     shapes.bound[a[0]] = Shape(b)  # type: ignore[index]
-    again, shapes.residual = tuple(shapes.residual), []
-    return again
+    waiting, shapes.residual = shapes.residual, []
+    again: list[Same | Joined] = []
+    for statement in waiting:
+        (again if statement.mentions(a[0]) else shapes.residual).append(statement)  # type: ignore[arg-type]
+    return tuple(again)
 
 
 def mismatch(shapes: Shapes, it: Same, a: Parts, b: Parts) -> tuple[Same, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.show import brief
 from dlcb.compiler.solver.pattern import Bindings, Pattern
 
 
@@ -40,7 +41,7 @@ class Saying:
         return self.left.free if self.right is None else self.left.free | self.right.free
 
     def __str__(self) -> str:
-        return f"{self.left!r} {self.verb}" + ("" if self.right is None else f" {self.right!r}")
+        return f"{brief(self.left)} {self.verb}" + ("" if self.right is None else f" {brief(self.right)}")
 
 
 _VERBS = {"eq": "must equal", "ne": "must differ from", "lt": "must be less than", "le": "must be at most"}

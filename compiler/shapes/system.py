@@ -17,7 +17,7 @@ from dlcb.compiler.shapes.rules import STATEMENTS
 from dlcb.compiler.shapes.solution import Solution, Verdict, necessary
 from dlcb.compiler.shapes.statement import UNSTATED, Guard, Provenance, Saying, Statement, in_words
 from dlcb.compiler.solver.engine import STEPS, STEPS_AT_ONCE, Engine, Report
-from dlcb.compiler.solver.simplify import Facts, Simplifier
+from dlcb.compiler.solver.simplify import Facts, Simplifier, listed
 
 # where a statement comes from, or what says so: that is only asked where the statement is news
 Why: TypeAlias = Provenance | Callable[[], Provenance]
@@ -80,9 +80,11 @@ class System:
         self._names: set[str] = set()
         self._numbers: dict[str, int] = {}  # hint -> how many were named after it
         self._reasons: dict[Expr, Provenance] = {}  # size variable -> the latest statement about it
-        self._watching: dict[Expr, dict[Expr, bool]] = {}  # size variable -> truths about it, in order
+        # size variable -> truths about it, in order; None -> those about many
+        self._watching: dict[Expr | None, dict[Expr, bool]] = {}
         self._undo: list[tuple[dict, Expr, Any]] = []  # what the present statement changed
         self._joined: dict[Expr, tuple[Expr, ...]] = {}  # result of a broadcast -> the sizes it joins
+        self._ones: dict[Expr, Expr] = {}  # size in a broadcast -> whether it is 1
         self._guards: list[Guard] = []
 
     # ---- size variables --------------------------------------------------------------------------
@@ -150,27 +152,38 @@ class System:
             return b
         either = equal(a, b) | equal(a, ONE) | equal(b, ONE)
         self._state(either, why, said=Saying(a, "does not broadcast with", b))
-        return self._join(together)
+        return self._join(together, a)
 
     def _members(self, e: Expr) -> tuple[Expr, ...]:
         """The sizes that `e` is the broadcast of, without those now known to be 1 or equal."""
         members = dict.fromkeys(self.simplify(member) for member in self._joined.get(e, (e,)))
         return tuple(member for member in members if member is not ONE) or (ONE,)
 
-    def _join(self, members: tuple[Expr, ...]) -> Expr:
-        members = tuple(dict.fromkeys(self.simplify(member) for member in members))
+    def _join(self, members: tuple[Expr, ...], before: Expr) -> Expr:
+        """The broadcast of `members`, of which the first may have `before` as theirs."""
+        members = tuple(dict.fromkeys(map(self.simplify, members)))
         for member in members:
-            if self.known(equal(member, ONE)) is False:
+            if self.known(self._is_one(member)) is False:
                 return member  # all others are equal to it or 1
-        first = members[:_NESTED]
-        result = first[-1]
-        for member in reversed(first[:-1]):
-            result = where(equal(member, ONE), result, member)
-        for member in members[_NESTED:]:  # around what is there, so that each further one is one step
-            result = where(equal(member, ONE), result, member)
+        joined = self._joined.get(before, ())
+        if len(joined) >= _NESTED and members[: len(joined)] == joined:
+            result, further = before, members[len(joined) :]
+        else:
+            first, further = members[:_NESTED], members[_NESTED:]
+            result = first[-1]
+            for member in reversed(first[:-1]):
+                result = where(self._is_one(member), result, member)
+        for member in further:  # around what is there, so that each further one is one step
+            result = where(self._is_one(member), result, member)
         result = self.simplify(result)
         self._joined[result] = members
         return result
+
+    def _is_one(self, member: Expr) -> Expr:
+        asked = self._ones.get(member)
+        if asked is None:
+            asked = self._ones[member] = equal(member, ONE)
+        return asked
 
     def require(self, condition: Expr, why: Why = UNSTATED) -> None:
         """States a condition over sizes. ShapeError where it cannot hold."""
@@ -219,7 +232,7 @@ class System:
         statement = Statement(simple, why, said or in_words(condition))
         if simple is FALSE:
             raise self.contradiction(statement)
-        for symbol in condition.free:
+        for symbol in condition.free.difference(self._age):
             if symbol.op == "size":
                 self.age(symbol)
         self._undo.clear()
@@ -291,12 +304,13 @@ class System:
         or contradict. Where the budget does not suffice for all, they stay as they are."""
         self._put(self._reasons, symbol, it.why)
         self.simplifier.changed(symbol)
-        watching = self._watching.get(symbol, {})
+        wide = self._watching.get(None, {})
+        watching = [*self._watching.get(symbol, ()), *(truth for truth in wide if symbol in truth.free)]
         if not watching or not self.simplifier.spend(sum(len(truth.free) for truth in watching)):
             return ()
         again: list[Statement] = []
         for truth in [truth for truth in watching if matters(truth)]:
-            for other in truth.free:
+            for other in listed(truth.free):
                 self._take(self._watching[other], truth)
             again.append(self._take(self.facts.truths, truth))
             self.simplifier.withdraw(truth)
@@ -305,7 +319,7 @@ class System:
     def _keep(self, it: Statement) -> None:
         """A statement to which no rule applies is a truth."""
         self._put(self.facts.truths, it.condition, it)
-        for symbol in it.condition.free:
+        for symbol in listed(it.condition.free):
             self._put(self._watching.setdefault(symbol, {}), it.condition, True)
         self.simplifier.state(it.condition)
 

@@ -4,7 +4,7 @@ equal."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,7 @@ EXPRESSIONS: RuleSet = (
     *CONDITIONS,
 )
 
+_WIDE = 16  # variables of an expression that is not listed under each of them
 _SETTLED = 16  # proofs under the same facts, from which on it pays to look for sizes that refute one first
 _DATA = ("load", "reduce", "cast")  # values from outside, whose arithmetic may wrap
 _JOINED = ("and", "or", "min", "max")  # associative, with a rule for operands in any number
@@ -74,7 +75,8 @@ class Simplifier:
     def forget(self) -> None:
         """Facts may have changed in any way: drops what was derived from earlier ones."""
         self._simple: dict[Expr, Expr] = {}
-        self._over: dict[Expr, dict[Expr, None]] = {}  # variable -> what was simplified and mentions it
+        # variable -> what was simplified and mentions it, with all it mentions; None -> what mentions many
+        self._over: dict[Expr | None, dict[Expr, frozenset[Expr]]] = {}
         self.bounds = Bounds(self.facts.ranges, self.facts.multiples)
         self._refuter.forget()
         self.stated = Stated()
@@ -90,6 +92,7 @@ class Simplifier:
         """What stands for a size variable, its range or what divides it is another now."""
         for e in self._over.pop(symbol, ()):
             self._simple.pop(e, None)
+        self._drop(None, lambda mentioned: symbol in mentioned)
         self.bounds.forget(symbol)
         self._refuter.forget(symbol)
         self._unsettle()
@@ -114,21 +117,28 @@ class Simplifier:
         """`truth` holds as well. It says nothing about what lacks one of the sizes that it mentions; a
         remainder that is 0 says something about all that mentions one of them."""
         self.stated.add(truth, self._gap(truth))
-        remainder = truth.op == "eq" and truth.args[0].op == "mod"
-        for symbol in truth.free if remainder else self._rarest(truth):
-            over = self._over.get(symbol, {})
-            for e in list(over):
-                simple = self._simple.get(e)
-                if simple is None:
-                    del over[e]
-                elif remainder or truth.free <= e.free | simple.free:
-                    del self._simple[e], over[e]
+        about = truth.free
+        if truth.op == "eq" and truth.args[0].op == "mod":
+            for symbol in about:
+                self._drop(symbol, lambda mentioned: True)
+            self._drop(None, lambda mentioned: not about.isdisjoint(mentioned))
+        else:
+            if len(about) <= _WIDE:
+                self._drop(self._rarest(truth), about.issubset)
+            self._drop(None, about.issubset)
         self._refuter.state(truth)
         self._unsettle()
 
-    def _rarest(self, truth: Expr) -> list[Expr]:
+    def _drop(self, listed: Expr | None, concerned: Callable[[frozenset[Expr]], bool]) -> None:
+        """Forgets what is listed there and mentions what is `concerned`, and what was forgotten elsewhere."""
+        over = self._over.get(listed, {})
+        for e in [e for e, mentioned in over.items() if e not in self._simple or concerned(mentioned)]:
+            self._simple.pop(e, None)
+            del over[e]
+
+    def _rarest(self, truth: Expr) -> Expr | None:
         """The size variable of `truth` over which the fewest expressions were simplified."""
-        return sorted(truth.free, key=lambda symbol: (len(self._over.get(symbol, ())), symbol.digest))[:1]
+        return min(truth.free, key=lambda s: (len(self._over.get(s, ())), s.digest), default=None)
 
     def _gap(self, truth: Expr) -> Polynomial | None:
         """What is at least 0 because the order `truth` holds."""
@@ -180,8 +190,9 @@ class Simplifier:
 
     def _settle(self, node: Expr, simple: Expr) -> None:
         self._simple[node] = simple
-        for symbol in node.free | simple.free:
-            self._over.setdefault(symbol, {})[node] = None
+        mentioned = node.free if simple is node else node.free | simple.free
+        for symbol in listed(mentioned):
+            self._over.setdefault(symbol, {})[node] = mentioned
 
     def _parts(self, node: Expr) -> tuple[Expr, ...]:
         """What is to be simplified before `node`: its arguments, or the atoms of a whole tree of sums and
@@ -251,6 +262,11 @@ class Simplifier:
                 plain = node.op not in _DATA and all(known[arg] for arg in node.args)
                 known[node] = plain or node.op in ("check", "index")
         return known[e]
+
+
+def listed(variables: frozenset[Expr]) -> Iterable[Expr | None]:
+    """Under what an expression over these is found again: under each of a few, or under None."""
+    return variables if len(variables) <= _WIDE else (None,)
 
 
 def _is_arithmetic(node: Expr) -> bool:

@@ -4,7 +4,7 @@ short says nothing wrong."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import pytest
 
@@ -22,13 +22,14 @@ FEW = 12
 AT_ONCE = 200  # steps, so that few sizes are many
 
 
-def _calls(work: Callable[[], object]) -> int:
-    """How many Python functions `work` calls: a measure of time that is the same on any machine."""
+def _calls(work: Callable[[], object], events: Collection[str] = ("call",)) -> int:
+    """How many Python functions `work` calls: a measure of time that is the same on any machine. `events`: of
+    functions in C as well."""
     count = 0
 
     def seen(frame: object, event: str, argument: object) -> None:
         nonlocal count
-        count += event == "call"
+        count += event in events
 
     before = sys.getprofile()
     sys.setprofile(seen)
@@ -53,6 +54,14 @@ def test_work_grows_with_the_system(name: str) -> None:
     small, large = (_calls(lambda count=count: _solved(family, count)) for count in (FEW, 2 * FEW))
     assert large < 3.6 * small  # a sum or broadcast of n sizes has n terms wherever it stands
     assert large < 2 * FEW * 14_000
+
+
+@pytest.mark.parametrize("name", ["broadcasts", "known_broadcasts", "joined_lists"])
+def test_each_of_many_sizes_costs_no_look_at_all_others(name: str) -> None:
+    small, large = (
+        _calls(lambda count=count: FAMILIES[name](System(), count), ("call", "c_call")) for count in (50, 100)
+    )
+    assert large < 2.3 * small
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -103,6 +112,15 @@ def test_uses_add_up_to_no_more_than_they_earn() -> None:
     for name, family in FAMILIES.items():
         engine = _solved(family, FEW).simplifier.engine
         assert engine.steps < AT_ONCE + 20 * FEW * STEPS_EARNED, name
+
+
+def test_a_message_is_short_where_its_expression_is_not() -> None:
+    system, total = System(), size("n0")
+    for k in range(60):
+        total = total * total + size(f"n{k + 1}")  # as text it would have 2^60 terms
+    with pytest.raises(ShapeError, match=r"\.\.\. .* must be less than 0") as refused:
+        system.require(total < 0)
+    assert len(refused.value.message) < 4_000
 
 
 def test_many_conditions_at_once() -> None:
