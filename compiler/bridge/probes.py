@@ -171,14 +171,19 @@ class Prober:
         return None
 
     def response(self, first: Bindings, name: str, movable: set[str]) -> dict[str, int] | None:
-        """`first` with another value of one dim, and of those of `movable` that have to change with it."""
+        """`first` with another value of one dim, and of those of `movable` that have to change with it; where
+        that can be, by a multiple or a whole part of its change, as rounding hides."""
+        some: dict[str, int] | None = None
         for step in (7, first[name], 64):
             value = first[name] + step
             if value in first.values() or not self._fits(name, value):
                 continue
             if (found := self.repaired({**first, name: value}, movable - {name}, False)) is not None:
-                return found
-        return None
+                moved = [found[other] - own for other, own in first.items() if found[other] != own]
+                if all(each % step == 0 or step % each == 0 for each in moved):
+                    return found
+                some = some or found
+        return some
 
     def _refusal(self, sizes: Bindings) -> str | None:
         """What the program says to these sizes; None where it takes them."""

@@ -25,9 +25,10 @@ def followers(first: Sizes, moves: Mapping[str, Sizes]) -> dict[str, Expr]:
             direction = _without(direction, leader, known)
         if not direction[name]:
             continue  # it moves as those before it do
-        direction = {each: part / direction[name] for each, part in direction.items()}
-        leaders = {leader: _without(known, name, direction) for leader, known in leaders.items()}
-        leaders[name] = direction
+        leader = next((each for each in (name, *first) if _leads_wholes(each, direction)), name)
+        direction = {each: part / direction[leader] for each, part in direction.items()}
+        leaders = {other: _without(known, leader, direction) for other, known in leaders.items()}
+        leaders[leader] = direction
     following = [name for name in first if name not in leaders]
     found: dict[str, Expr] = {}
     for name in following:
@@ -36,6 +37,13 @@ def followers(first: Sizes, moves: Mapping[str, Sizes]) -> dict[str, Expr]:
             offset = first[name] - sum(int(part) * first[leader] for leader, part in parts.items())
             found[name] = sum((int(part) * size(each) for each, part in parts.items()), as_expr(offset))
     return found
+
+
+def _leads_wholes(name: str, direction: Direction) -> bool:
+    """Whether all that moves in this direction moves by multiples of what `name` does: a half leads its
+    whole."""
+    own = direction[name]
+    return own != 0 and all((part / own).denominator == 1 for part in direction.values())
 
 
 def _without(direction: Direction, name: str, other: Direction) -> Direction:

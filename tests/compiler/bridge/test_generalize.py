@@ -298,6 +298,35 @@ def test_inputs_that_must_agree_are_tied_without_names() -> None:
     )
 
 
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: x.view(-1, 2).sum(1) + y,
+        lambda x, y: x[::2] + y,
+        lambda x, y: torch.full(((x.shape[0] + 1) // 2 - 2,), 2.0) + y,
+    ],
+)
+def test_a_size_and_a_part_of_it_are_free_in_whichever_order(function: Any, turned: bool) -> None:
+    program = Program((lambda y, x: function(x, y)) if turned else function)
+    found = captured(program, *((("part",), ("whole",)) if turned else (("whole",), ("part",))))
+    assert sorted(map(str, sizes_of(found))) == ["part", "whole"]
+    whole, part = next(
+        (whole, part) for whole, part in itertools.product((36, 38), range(30))
+        if _is_taken(program, *((part, whole) if turned else (whole, part))) and part > 1
+    )  # fmt: skip
+    given = (torch.randn(part), torch.randn(whole)) if turned else (torch.randn(whole), torch.randn(part))
+    assert_agrees(found, program, dict(zip(("x0", "x1"), given, strict=True)))
+
+
+def _is_taken(program: nn.Module, *sizes: int) -> bool:
+    try:
+        program(*map(torch.zeros, sizes))
+    except RuntimeError:
+        return False
+    return True
+
+
 def test_an_output_dim_that_was_declared_free_stays_free() -> None:
     (size,) = captured(lambda x: x.flatten(), ("n", 3)).graph.outputs[0].shape
     assert size.free

@@ -32,8 +32,16 @@ def test_multiples_and_offsets() -> None:
 
 
 def test_what_is_no_whole_multiple_does_not_follow() -> None:
-    first = {"half": 4, "whole": 8}
-    assert followers(first, {"whole": {"half": 5, "whole": 10}}) == {}
+    first = {"two": 4, "three": 6}
+    assert followers(first, {"two": {"two": 6, "three": 9}}) == {}
+
+
+def test_a_half_leads_its_whole_in_whichever_order_they_stand() -> None:
+    moves = {"whole": {"whole": 10, "half": 5}, "half": {"whole": 14, "half": 7}}
+    for order in (["whole", "half"], ["half", "whole"]):
+        first = {name: {"whole": 8, "half": 4}[name] for name in order}
+        for moved in (order, order[:1], order[1:]):
+            assert followers(first, {name: moves[name] for name in moved}) == {"whole": size("half") * 2}
 
 
 def test_what_moves_alone_leads_nothing() -> None:
