@@ -18,6 +18,7 @@ from dlcb.server.errors import BadRequest, NotReady, ServerError
 from dlcb.server.memory import available_on_host, resident_bytes
 from dlcb.server.metrics import Metrics
 from dlcb.server.model import ServedModel
+from dlcb.server.placement import exchange, least_used
 from dlcb.server.process import CompileService, WorkerProcess
 from dlcb.server.settings import Settings
 from dlcb.server.types import State
@@ -189,8 +190,7 @@ class Supervisor:
         """Start a worker: on this GPU, by default on the one that has the fewest."""
         self._count += 1
         if gpu is None:
-            used = [worker.gpu for worker in self._workers]
-            gpu = min(self._settings.gpus, key=used.count, default=None)
+            gpu = least_used(self._settings.gpus, self._workers)
         options = {**self._options, "gently": self._gently()}
         worker = WorkerProcess(self._count, options, self._settings.threads, gpu)
         loop = asyncio.get_running_loop()
@@ -245,7 +245,19 @@ class Supervisor:
             self._coming.discard(worker)
             self._replacing -= 1
             self._activate(worker)
+            self._spread()
             return
+
+    def _spread(self) -> None:
+        """Let all GPUs take jobs."""
+        lanes = self._batcher.lanes
+        serving = [worker for worker in self._workers if worker in lanes]
+        spare = [w for w in self._staying() if w not in lanes and w.models.issuperset(self._loads)]
+        while found := exchange(serving, spare):
+            one, other = found  # what the one has begun it ends
+            lanes[lanes.index(one)] = other
+            serving[serving.index(one)], spare[spare.index(other)] = other, one
+            self._batcher.wake()
 
     async def _load_in_all(self, handle: int) -> float:
         """Seconds that took, with those until workers that know only old code have been replaced. Beside jobs
