@@ -28,6 +28,7 @@ from dlcb.compiler import artifact as artifacts
 from dlcb.compiler import modules
 from dlcb.compiler.artifact import Artifact
 from dlcb.compiler.bridge.agreement import Reference
+from dlcb.compiler.bridge.call_by_call import uncompiled
 from dlcb.compiler.bridge.capture import load_module, load_program
 from dlcb.compiler.bridge.exported import as_exported
 from dlcb.compiler.bridge.generalize import Captured, generalize
@@ -114,7 +115,7 @@ def compile_source(
     files = source.file_digests()
     with _COMPILING:
         if is_any_rank(source.inputs):
-            with clock("capture"):
+            with clock("capture"), uncompiled():
                 ranks = survey(source, _load(source))
             report = replace(describe_ranks(ranks), seconds=clock.seconds)
             key, artifact = _put(Artifact(any_rank_signature(source, ranks), report), source, store)

@@ -22,6 +22,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
+from dlcb.compiler.bridge.call_by_call import in_python
 from dlcb.compiler.bridge.chance import same_numbers
 from dlcb.compiler.bridge.fake_calls import DataDecide
 from dlcb.compiler.bridge.functional import functional
@@ -69,7 +70,11 @@ def load_module(source: ModelSource) -> nn.Module:
         raise CaptureError(
             f"factory '{source.factory}' gave an object of type '{kind}', not a torch module", stage="capture"
         )
-    return _without_gradients(module.eval())
+    if isinstance(module, torch.jit.ScriptModule):
+        module = in_python(module)
+    with contextlib.suppress(NotImplementedError):  # what was exported stays in the mode that it was in
+        module.eval()
+    return _without_gradients(module)
 
 
 def _without_gradients(module: nn.Module) -> nn.Module:
@@ -79,7 +84,9 @@ def _without_gradients(module: nn.Module) -> nn.Module:
         for name, value in vars(part).items():
             if isinstance(value, torch.Tensor) and not value.is_leaf:
                 setattr(part, name, value.detach())
-    return module.requires_grad_(False)
+    for parameter in module.parameters():
+        parameter.requires_grad_(False)
+    return module
 
 
 def _no_such_factory(module: ModuleType, name: str) -> str:

@@ -15,6 +15,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from dlcb.compiler.bridge.branches import Branch
+from dlcb.compiler.bridge.call_by_call import uncompiled
 from dlcb.compiler.bridge.capture import load_module, load_program
 from dlcb.compiler.bridge.captured import Captured
 from dlcb.compiler.bridge.exported import (
@@ -54,7 +55,7 @@ def generalize(
         others = [load_program(path) for path in source.beside]
         captured = from_files(source, [module, *others], left) if others else from_file(source, module, left)
     else:
-        with unchanged(module):
+        with unchanged(module), uncompiled():
             captured = _on_one_device(source, module, options, left)
     return replace(captured, left=left, seconds=time.monotonic() - started)
 

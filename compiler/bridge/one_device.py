@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._device import _device_constructors
 
+from dlcb.compiler.bridge.call_by_call import uncompiled
 from dlcb.compiler.errors import CompilerError
 
 # what PyTorch says where tensors lie on several devices, or on one that is not there
@@ -117,12 +118,13 @@ def called(module: nn.Module, device: torch.device | str, arguments: Callable[[]
     if module not in _scattered:
         positional, keywords = arguments()
         try:
-            return module(*positional, **keywords)
+            with uncompiled():
+                return module(*positional, **keywords)
         except (RuntimeError, AssertionError, TypeError, ValueError) as error:
             if not names_devices(error):
                 raise
     positional, keywords = arguments()
-    with OneDevice(device):
+    with OneDevice(device), uncompiled():
         result = module(*positional, **keywords)
     _scattered.add(module)
     return result

@@ -157,4 +157,6 @@ def _fits(value: Any, found: Sequence[Any], observed: Callable[[Expr], Sequence[
 
 def same(a: Any, b: Any) -> bool:
     """Whether two arguments are one; NaN is, too."""
+    if isinstance(a, torch.ScriptObject) or isinstance(b, torch.ScriptObject):  # which cannot be compared
+        return a is b
     return bool(a == b or all(isinstance(x, float) and math.isnan(x) for x in (a, b)))

@@ -1,0 +1,125 @@
+"""Modules of TorchScript, and others that are not quite like PyTorch's own: what a factory may give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dlcb.compiler import CompileOptions, InputDeclaration, ModelSource, compile_model, load_model
+from dlcb.compiler.thunks.model import CompiledModel
+from dlcb.kernel_cache import open_store
+
+
+class Plain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.convolve, self.norm = nn.Conv1d(1, 4, 3, padding=1), nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor, scale: float = 2.0) -> tuple[Tensor, dict[str, Tensor]]:
+        y = torch.relu(self.norm(self.convolve(x[:, None]))).flatten(1)
+        return y * scale, {"total": x.sum(1)}
+
+
+class Deciding(nn.Module):
+    """Its size decides, which PyTorch asks in C++."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        count = x.shape[0]
+        if count > 8:
+            x = x * 2
+        parts = [x + k for k in range(2)]
+        return torch.cat(parts, 1).view(count, 2, -1).sum(1) + torch.arange(count)[:, None]
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(8, 8), nn.GELU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x).softmax(-1)
+
+
+def _exported() -> nn.Module:
+    dims = ({0: torch.export.Dim("batch")},)
+    return torch.export.export(Pair().eval(), (torch.randn(3, 8),), dynamic_shapes=dims).module()
+
+
+def _quantised() -> nn.Module:
+    return torch.ao.quantization.quantize_dynamic(Pair(), {nn.Linear}, dtype=torch.qint8)
+
+
+GIVEN = {
+    "scripted": lambda: torch.jit.script(Plain().eval()),
+    "scripted in training": lambda: torch.jit.script(Plain().train()),
+    "traced": lambda: torch.jit.trace(Pair().eval(), torch.randn(2, 8)),
+    "frozen": lambda: torch.jit.freeze(torch.jit.script(Pair().eval())),
+    "compiled": lambda: torch.compile(Pair(), dynamic=True),
+    "exported": _exported,
+}
+
+
+def make(name: str) -> nn.Module:
+    return GIVEN[name]()
+
+
+def _compiled(source: ModelSource, folder: Path) -> CompiledModel:
+    store = open_store(folder / "store")
+    key = compile_model(source, store, CompileOptions(optimisation="-O0")).artifact_key
+    return load_model(source, key, store)
+
+
+X = InputDeclaration("x", "float32", ("batch", 8))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", GIVEN)
+def test_what_a_factory_may_give_is_compiled(name: str, tmp_path: Path) -> None:
+    source = ModelSource("given", "1", f"{__name__}:make", arguments={"name": name}, inputs=(X,))
+    model = _compiled(source, tmp_path)
+    assert model.report.tier == "dynamic"
+    plain = Plain().eval() if "scripted" in name else Pair().eval()
+    for rows in (0, 1, 5):
+        x = torch.randn(rows, 8)
+        wanted = torch.utils._pytree.tree_leaves(plain(x))
+        torch.testing.assert_close(model.call(x), tuple(wanted))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_file_of_torchscript_needs_no_code(tmp_path: Path) -> None:
+    torch.jit.script(Plain().eval()).save(str(tmp_path / "plain.pt"))
+    arguments = {"f": str(tmp_path / "plain.pt"), "map_location": "cpu"}
+    source = ModelSource("file", "1", "torch.jit:load", arguments=arguments, inputs=(X,))
+    model = _compiled(source, tmp_path)
+    assert model.report.tier == "dynamic"
+    x = torch.randn(3, 8)
+    torch.testing.assert_close(model.call(x)[0], Plain().eval()(x)[0])
+
+
+def deciding() -> nn.Module:
+    return torch.jit.script(Deciding())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_size_that_torchscript_asks_for_is_not_free(tmp_path: Path) -> None:
+    model = _compiled(ModelSource("deciding", "1", f"{__name__}:deciding", inputs=(X,)), tmp_path)
+    for rows in (1, 2, 7, 8, 9, 30):
+        x = torch.randn(rows, 8)
+        torch.testing.assert_close(model.call(x)[0], Deciding()(x))
+
+
+def quantised() -> nn.Module:
+    return _quantised()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_packed_weights_stay_pytorchs(tmp_path: Path) -> None:
+    model = _compiled(ModelSource("quantised", "1", f"{__name__}:quantised", inputs=(X,)), tmp_path)
+    assert model.report.tier == "eager" and "quantized.linear_dynamic" in model.report.quarantined
+    x = torch.randn(3, 8)
+    torch.testing.assert_close(model.call(x)[0], quantised()(x))
