@@ -42,7 +42,7 @@ class _Strips:
 
 class Cpp(Lowering):
     target = "C++"
-    table: ClassVar = tables(exp=Call("exp_of"))
+    table: ClassVar = tables(exp=Call("exp_of"), erf=Call("erf_of"))
     # where threads may share the work: the text of how much it is, and how much is worth a thread
     shared: tuple[str, int] | None = None
 
@@ -85,7 +85,8 @@ class Cpp(Lowering):
             loop = self._lane_loop()
             if len(ranges) > 1:
                 loop, first = self._range_of_lanes(guard, first, block)
-            block.add([*self._simd(lanes), loop], lanes)
+            if lanes.lines:
+                block.add([*self._simd(lanes), loop], lanes)
             block.lines.extend(after)
         loops, before = [*map(self._loop, self.nest.rows)], list[str]()
         if self._blocked:

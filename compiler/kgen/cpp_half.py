@@ -47,17 +47,32 @@ class Half(Cpp):
         return run.place, ATOM
 
     def _store(self, elements: Sequence[Element], scope: Scope) -> list[str]:
+        moved = {e: text for e in elements if (text := self._moved(e, scope))}
         runs = {
             e: self._run(e.offset, scope)
             for e in elements
-            if _is_cast(e.scalar, FLOAT32, FLOAT16) and self._walks(e.offset, scope)
+            if e not in moved and _is_cast(e.scalar, FLOAT32, FLOAT16) and self._walks(e.offset, scope)
         }
-        after = super()._store([e for e in elements if e not in runs], scope)
+        after = super()._store([e for e in elements if e not in runs and e not in moved], scope)
         values = self.compute([e.scalar.args[0] for e in runs], scope)
         for (element, run), value in zip(runs.items(), values, strict=True):
             scope.lines.append(f"{run.place} = {value[0]};")
             after.append(f"narrow({run.buffer}, {run.count}, {self.results[element.value]} + {run.start});")
-        return after
+        return [*after, *moved.values()]
+
+    def _moved(self, element: Element, scope: Scope) -> str:
+        """The text that converts a run of lanes from memory to memory, where no more is done to them."""
+        node = element.scalar
+        name = {FLOAT16: "narrow", FLOAT32: "widen"}.get(node.dtype)
+        if name is None or node.op != "cast" or {node.dtype, node.args[0].dtype} != {FLOAT16, FLOAT32}:
+            return ""
+        load = node.args[0]
+        straight = self._reads_run(load, scope) and self._walks(element.offset, scope)
+        if self.nest.kind == "row" or not straight:
+            return ""
+        _, source, count, _ = self._stretch(load.args[0], scope)
+        _, target, _, _ = self._stretch(element.offset, scope)
+        return f"{name}({load.value} + {source}, {count}, {self.results[element.value]} + {target});"
 
     def _reads_run(self, load: Expr, home: Scope) -> bool:
         return load.op == "load" and load.args[1] is TRUE and self._walks(load.args[0], home)
@@ -85,22 +100,27 @@ class Half(Cpp):
 
     def _run(self, offset: Expr, scope: Scope) -> _Run:
         """The run that starts where the loop of `scope` does, with a buffer of its own."""
+        home, start, count, place = self._stretch(offset, scope)
+        if self.nest.kind == "row":
+            loop = self._innermost()
+            assert loop is not None
+            buffer = self.row_memory("float", loop, home)
+        else:
+            buffer = self.fresh("run")
+            home.lines.append(f"float {buffer}[{BLOCK[self.nest.kind] if self._blocked else count}];")
+        return _Run(home, start, count, buffer, buffer + place)
+
+    def _stretch(self, offset: Expr, scope: Scope) -> tuple[Scope, str, str, str]:
+        """Of the elements that the loop of `scope` walks from `offset` on: where their start is known, the
+        texts of it and of their number, and the place of one among them."""
         loop, home = self._innermost(), self._before(scope)
         assert loop is not None and home is not None
         name = identifier(loop.value)
-        if self.nest.kind == "row":
-            first, count, place = ZERO, self._extent(loop), f"[{name}]"
-            buffer = self.row_memory("float", loop, home)
-        else:
-            blocked = self._blocked
-            first = BLOCK_START if blocked else ZERO
-            count, place = (
-                ("end - begin", f"[{name} - begin]") if blocked else (self._extent(loop), f"[{name}]")
-            )
-            buffer = self.fresh("run")
-            home.lines.append(f"float {buffer}[{BLOCK[self.nest.kind] if blocked else count}];")
+        blocked = self.nest.kind != "row" and self._blocked
+        first = BLOCK_START if blocked else ZERO
+        count, place = ("end - begin", f"[{name} - begin]") if blocked else (self._extent(loop), f"[{name}]")
         (start,) = self.compute([substitute(offset, {loop: first})], home)
-        return _Run(home, start[0] if " " not in start[0] else f"({start[0]})", count, buffer, buffer + place)
+        return home, start[0] if " " not in start[0] else f"({start[0]})", count, place
 
 
 def _is_cast(node: Expr, old: object, new: object) -> bool:

@@ -120,6 +120,16 @@ def test_exponentials_are_exact_to_the_last_place(compiled: tuple[Unit, type[Run
     assert np.isinf(got[~finite]).all()
 
 
+def test_error_functions_are_exact_to_the_last_places(compiled: tuple[Unit, type[Run]]) -> None:
+    """And at most 1, from which something may be subtracted."""
+    x = np.concatenate([np.linspace(-6, 6, 200_001), np.geomspace(1e-30, 1, 1000)]).astype(np.float32)
+    unit, run = compiled
+    (got,) = run(unit, "erf")({"x": x})
+    exact = torch.erf(torch.from_numpy(x.astype(np.float64))).numpy()
+    assert (np.abs(got - exact) / np.spacing(np.abs(exact).astype(np.float32))).max() < 6
+    assert np.abs(got).max() == 1
+
+
 @pytest.mark.parametrize("name", PAIRS)
 def test_pairs(compiled: tuple[Unit, type[Run]], name: str) -> None:
     # PyTorch's own vector code gives NaN for remainders whose quotient overflows

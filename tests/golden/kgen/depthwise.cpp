@@ -1,4 +1,4 @@
-// relu_ae21af7eeded: h * n * w * 16 elements, grid 1
+// relu_6ed652f5e378: h * n * w * 16 elements, grid 1
 // size0: int64 w * 16
 // size1: int64 h * w * 16
 // size2: int64 0 - w * 16 - 16
@@ -6,7 +6,7 @@
 // size4: int64 w
 // size5: int64 n
 // size6: int64 h * n * w * 144
-[[gnu::noinline]] static void relu_ae21af7eeded_part(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+[[gnu::noinline]] static void relu_6ed652f5e378_part(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const half_t* __restrict__ in0 = static_cast<const half_t*>(buffers[0]);
     const half_t* __restrict__ in1 = static_cast<const half_t*>(buffers[1]);
     const half_t* __restrict__ in2 = static_cast<const half_t*>(buffers[2]);
@@ -23,10 +23,10 @@
     for (int64_t i0 = 0; i0 < size5; ++i0)
     for (int64_t i1 = 0; i1 < size3; ++i1)
     for (int64_t i2 = 0; i2 < size4; ++i2) {
-        float run0[16];
         const int64_t p0 = size0 * i1;
         const int64_t p1 = size1 * i0;
         const int64_t p2 = i2 * 16;
+        float run0[16];
         const int64_t p4 = size2 + p1;
         const int64_t p5 = p0 + p4;
         const int64_t p6 = p5 + p2;
@@ -66,9 +66,9 @@
         narrow(run0, 16, out0 + (p0 + p1 + p2));
     }
 }
-extern "C" void relu_ae21af7eeded(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+extern "C" void relu_6ed652f5e378(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     if (parameters[6] < 16384) threads = 1;
-    if (threads == 1) return relu_ae21af7eeded_part(buffers, parameters, status, threads);
+    if (threads == 1) return relu_6ed652f5e378_part(buffers, parameters, status, threads);
     #pragma omp parallel num_threads(threads)
-    relu_ae21af7eeded_part(buffers, parameters, status, threads);
+    relu_6ed652f5e378_part(buffers, parameters, status, threads);
 }

@@ -1,7 +1,7 @@
-// add_bbf266a2ea0d: b * s * 768 elements, grid 1
+// add_411b2bd7f5c0: b * s * 768 elements, grid 1
 // size0: int64 b * s
 // size1: int64 b * s * 1536
-[[gnu::noinline]] static void add_bbf266a2ea0d_part(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+[[gnu::noinline]] static void add_411b2bd7f5c0_part(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
     const float* __restrict__ in1 = static_cast<const float*>(buffers[1]);
     const float* __restrict__ in2 = static_cast<const float*>(buffers[2]);
@@ -20,7 +20,7 @@
             const int64_t p1 = p0 + i2;
             const float v0 = in0[p1];
             const float v1 = in1[p1];
-            const float v2 = (erff(v0 * 0.70710677f) + 1.0f) * (v0 * 0.5f) + v1;
+            const float v2 = (erf_of(v0 * 0.70710677f) + 1.0f) * (v0 * 0.5f) + v1;
             row0[i2] = v2;
             sum0 = sum0 + v2;
         }
@@ -44,9 +44,9 @@
         }
     }
 }
-extern "C" void add_bbf266a2ea0d(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+extern "C" void add_411b2bd7f5c0(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     if (parameters[1] < 4096) threads = 1;
-    if (threads == 1) return add_bbf266a2ea0d_part(buffers, parameters, status, threads);
+    if (threads == 1) return add_411b2bd7f5c0_part(buffers, parameters, status, threads);
     #pragma omp parallel num_threads(threads)
-    add_bbf266a2ea0d_part(buffers, parameters, status, threads);
+    add_411b2bd7f5c0_part(buffers, parameters, status, threads);
 }
