@@ -109,10 +109,11 @@ def proven(signature: Signature) -> Padding | None:
     if batch is None or None in texts or not texts:
         return None
     rowless = [spec.name for spec in signature.inputs if spec.name not in batch.input_axes]
-    symbols = [
+    dims = (dim.symbol for spec in signature.inputs for dim in spec.dims or () if isinstance(dim, Dim))
+    symbols = [  # in the order of the inputs, whichever way the signature came
         name
-        for name, obstacle in signature.padding.items()
-        if not obstacle
+        for name in dict.fromkeys(dims)
+        if not signature.padding.get(name, "unknown")
         and name != batch.symbol
         and not any(_axes(signature, given, [name]) for given in rowless)
     ]

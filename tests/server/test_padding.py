@@ -12,6 +12,7 @@ import pytest
 
 from dlcb import compiler
 from dlcb.compiler import InputDeclaration, ModelSource, Signature
+from dlcb.compiler.signature import BatchAxes, Dim, TensorSpec
 from dlcb.kernel_cache import LayeredStore, open_store
 from dlcb.server.batch import place, split, stack
 from dlcb.server.datatypes import BY_DTYPE
@@ -85,6 +86,21 @@ def test_padded_is_unpadded(load: Load, name: str, declared: InputDeclaration) -
             alone = model.run({"x": x}).outputs["y"]
             assert padded.shape == alone.shape
             assert numpy.allclose(padded, alone, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("order", [("batch", "height", "width"), ("width", "height", "batch")])
+def test_sizes_are_padded_in_the_order_of_the_inputs(order: tuple[str, ...]) -> None:
+    """A signature that was stored has its proofs in another order than one that was just made."""
+    sizes = ("batch", "height", "width")
+    signature = Signature(
+        inputs=(TensorSpec("x", "float32", tuple(Dim(size, 1, None) for size in sizes)),),
+        outputs=(TensorSpec("y", "float32", tuple(Dim(size, 1, None) for size in sizes)),),
+        output_dims={"y": sizes},
+        batch=BatchAxes("batch", {"x": 0}, {"y": 0}),
+        padding=dict.fromkeys(order, ""),
+    )
+    padding = proven(signature)
+    assert padding is not None and padding.symbols == ["height", "width"]
 
 
 def test_a_mean_over_positions_is_not_padded(load: Load) -> None:
