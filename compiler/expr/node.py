@@ -106,7 +106,14 @@ def as_expr(x: Expr | int | float | bool, like: DType | None = None) -> Expr:
 def apply(name: str, *operands: Expr | int | float | bool) -> Expr:
     """The scalar operator `name` on its operands; Python numbers take the type of the first expression
     operand."""
-    args = _typed(operands)
+    for x in operands:
+        if x.__class__ is not Expr:
+            return _applied(name, *_typed(operands))
+    return _applied(name, *operands)
+
+
+@lru_cache(maxsize=1 << 15)  # three of four times it was made before: a look-up is a tenth of making it
+def _applied(name: str, *args: Expr) -> Expr:
     identity = _IDENTITIES.get(name)
     if identity is not None:
         simple = identity(*args)
@@ -127,11 +134,6 @@ def apply(name: str, *operands: Expr | int | float | bool) -> Expr:
 
 
 def _typed(operands: tuple[Any, ...]) -> tuple[Expr, ...]:
-    for x in operands:
-        if x.__class__ is not Expr:
-            break
-    else:
-        return operands
     typed = next((x.dtype for x in operands if isinstance(x, Expr) and x.dtype is not BOOL), None)
     return tuple(as_expr(x, typed if not isinstance(x, bool) else BOOL) for x in operands)
 

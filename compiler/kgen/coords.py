@@ -36,7 +36,7 @@ from dlcb.compiler.ir.graph import Node, Value
 from dlcb.compiler.ir.op import Shape, Type
 from dlcb.compiler.kgen.deadline import hurry
 from dlcb.compiler.kgen.verify import conditions, guard_in_bounds
-from dlcb.compiler.passes.access import broadcast_coordinates
+from dlcb.compiler.passes.access import broadcast_coordinate, broadcast_coordinates
 from dlcb.compiler.passes.steps import Group, Layout, row_major
 from dlcb.compiler.shapes.system import System
 
@@ -45,6 +45,7 @@ Layouts = Mapping[Value, tuple[Value, Layout]]
 # an element: its tensor, its coordinates, the guard under which it is read
 _Key = tuple[Value, tuple[Expr, ...], Expr]
 _LARGEST_WINDOW = 49  # elements
+_DEEPEST = 20  # elements computed inside each other, each a few calls of Python's
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,8 @@ class _Inference:
         self.names = names(group)
         self.made: dict[_Key, Expr] = {}
         self.columns, self.places = columns, places
+        self.depth = 0  # of elements that are being computed, each for the one before
+        self.fitting: dict[tuple[Shape, Shape], tuple[bool, ...]] = {}
         self.innermost = 0  # the axis whose places are elements of their own
         self.terms: dict[tuple[_Key, int], Expr] = {}  # of windows written out
         self.loops: list[Expr] = []  # every loop index so far
@@ -184,14 +187,14 @@ class _Inference:
         equals = (self.system.known(equal(x, y)) is True for x, y in zip(a.shape, b.shape, strict=False))
         return a.rank == b.rank and all(equals)
 
-    # ---- one element, without recursion: what is missing is computed first, then the rule runs again
+    # ---- one element. What is missing is computed where it is asked for; at some depth, since recursion has
+    # an end, it is computed first, and the rules that asked for it run again
 
     def element(self, value: Value, coordinates: Sequence[Expr], guard: Expr) -> Expr:
         """The element as arithmetic sees it: half types come as float32."""
         wanted = self._key(value, coordinates, guard)
         stack = [wanted]
         while stack:
-            hurry(len(self.made))
             key = stack[-1]
             if key not in self.made:
                 try:
@@ -225,17 +228,32 @@ class _Inference:
 
     def read(self, value: Value, coordinates: Sequence[Expr], guard: Expr) -> Expr:
         key = self._key(value, coordinates, guard)
-        if key not in self.made:
-            if not self._is_from_outside(value):
+        made = self.made.get(key)
+        if made is None:
+            if self.depth == _DEEPEST and not self._is_from_outside(value):
                 raise _Pending(key)
-            self.made[key] = self._load(*key)
-        return self.made[key]
+            self.depth += 1
+            try:
+                made = self.made[key] = self._compute(*key)
+            finally:
+                self.depth -= 1
+        return made
+
+    def fits(self, shape: Shape, result: Shape) -> tuple[bool, ...]:
+        """Which axes of `shape` are known to be as long as those of `result` that they are broadcast to."""
+        known = self.fitting.get((shape, result))
+        if known is None:
+            pairs = zip(shape, result[len(result) - len(shape) :], strict=True)
+            known = tuple(self.system.known(equal(size, other)) is True for size, other in pairs)
+            self.fitting[shape, result] = known
+        return known
 
     def _is_from_outside(self, value: Value) -> bool:
         node = value.producer
         return node is None or (node not in self.inside and node.op.kind != "create")
 
     def _compute(self, value: Value, coordinates: tuple[Expr, ...], guard: Expr) -> Expr:
+        hurry(len(self.made))
         if self._is_from_outside(value):
             return self._load(value, coordinates, guard)
         node = value.made_by
@@ -379,14 +397,12 @@ class _Operand:
         return self._inference.read(self._value, coordinates, self._guard)
 
     def along(self, i: Sequence[Expr]) -> Expr:
-        known = self._inference.system.known
-        coordinates = list(broadcast_coordinates(self.shape, i))
         result = self._node.result.shape
-        for axis, size in enumerate(self.shape):
-            back = axis - len(self.shape)
-            if len(result) == len(i) and known(equal(size, result[back])) is True:
-                coordinates[axis] = i[back]
-        return self[coordinates]
+        if len(result) != len(i):
+            return self[broadcast_coordinates(self.shape, i)]
+        fits = self._inference.fits(self.shape, result)
+        trailing = zip(self.shape, fits, i[len(i) - len(fits) :], strict=True)
+        return self[[own if fit else broadcast_coordinate(size, own) for size, fit, own in trailing]]
 
     def inside(self, coordinates: Sequence[Expr], guard: Expr, otherwise: Expr) -> Expr:
         guard = self._inference.system.simplify(guard)

@@ -109,10 +109,13 @@ def broadcast_coordinates(shape: Shape, i: Sequence[Expr]) -> tuple[Expr, ...]:
     """Coordinates in a tensor of `shape` for output coordinates `i`: trailing axes;
     size 1, known or at run time, reads 0."""
     trailing = i[len(i) - len(shape) :]
-    return tuple(_broadcast(size, coordinate) for size, coordinate in zip(shape, trailing, strict=True))
+    return tuple(
+        broadcast_coordinate(size, coordinate) for size, coordinate in zip(shape, trailing, strict=True)
+    )
 
 
-def _broadcast(size: Expr, coordinate: Expr) -> Expr:
+def broadcast_coordinate(size: Expr, coordinate: Expr) -> Expr:
+    """The coordinate on an axis of `size` for the output's."""
     if size.is_const:
         return ZERO if size.value == 1 else coordinate
     if coordinate.op == "index" and coordinate.args[0] is size:

@@ -12,7 +12,7 @@ from kernel_runs import Case
 from dlcb.compiler.dtype import INT64
 from dlcb.compiler.errors import UnsupportedOperator
 from dlcb.compiler.expr.node import apply, load
-from dlcb.compiler.kgen import Kernel
+from dlcb.compiler.kgen import Kernel, coords
 from dlcb.compiler.kgen.cstyle import ATOM, spell, tables
 from dlcb.compiler.options import Target
 
@@ -173,6 +173,18 @@ def test_what_depends_on_rows_leaves_the_inner_loop() -> None:
 def test_the_same_graph_gives_the_same_text() -> None:
     again = kernels.__wrapped__("embeddings", Target.cpp())
     assert [k.body for k in kernels("embeddings", Target.cpp())] == [k.body for k in again]
+
+
+@pytest.mark.parametrize("deepest", [0, 1, 3])
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", ["gelu_add_norm", "depthwise", "masked_mean", "split_sizes", "chain"])
+def test_how_deep_elements_are_computed_inside_each_other_does_not_matter(
+    name: str, target: str, deepest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = [kernel.body for kernel in kernels(name, TARGETS[target])]
+    monkeypatch.setattr(coords, "_DEEPEST", deepest)
+    again = kernels.__wrapped__(name, TARGETS[target])
+    assert [kernel.body for kernel in again] == expected
 
 
 def test_an_operator_without_a_spelling_names_itself_and_the_target() -> None:
