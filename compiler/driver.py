@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -83,6 +84,7 @@ _COMPILING = RLock()
 
 # on the CPU it gains little, and its attention gives 0 for a query of NaN without a mask, NaN with one
 UNMASKED_TARGETS = frozenset({"cuda"})
+_TURN = 5e-4  # seconds that a thread may run Python while others wait to
 _MOST_LEFT = 4  # lines of a model whose calls are left to PyTorch, each after a compilation in vain
 STAGES = (
     *("capture", "generalise", "solve", "passes", "generate"),
@@ -143,6 +145,19 @@ def _no_collections() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+@contextmanager
+def _short_turns() -> Iterator[None]:
+    """While it is entered, a thread that comes back from PyTorch or a C++ or CUDA compiler waits a tenth as
+    long as otherwise for the one that runs Python: it has little to do before its next call, of which
+    there are hundreds."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(min(interval, _TURN))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
 
 
 @contextmanager
@@ -225,7 +240,11 @@ def _checked(
 ) -> tuple[Artifact, Verdict]:
     """The artifact of a captured model, which is in the store, and what the load check says of it. Raises
     RefusedCode and TooLong."""
-    with Builder(options.target, options, store) as builder, ThreadPoolExecutor(1) as beside:
+    with (
+        _short_turns(),
+        Builder(options.target, options, store) as builder,
+        ThreadPoolExecutor(1) as beside,
+    ):
         eager = beside.submit(_prepared, source, module, captured, options)
         artifact = compile_captured(source, captured, builder, options, clock)
         published = beside.submit(_publish, artifact, source, captured.all_parameters, store)

@@ -1,9 +1,12 @@
 """What a compilation leaves in a process that goes on."""
 
 import gc
+import sys
 import weakref
 
-from dlcb.compiler.driver import _no_collections, _only_new_garbage
+import pytest
+
+from dlcb.compiler.driver import _no_collections, _only_new_garbage, _short_turns
 
 
 class Ring:
@@ -32,3 +35,11 @@ def test_what_others_have_set_aside_stays_so() -> None:
         assert made() is None and gc.get_freeze_count()
     finally:
         gc.unfreeze()
+
+
+def test_turns_of_threads_are_as_long_as_before() -> None:
+    before = sys.getswitchinterval()
+    with pytest.raises(KeyError), _short_turns():
+        assert sys.getswitchinterval() < before
+        raise KeyError
+    assert sys.getswitchinterval() == before
