@@ -6,7 +6,7 @@ batch's memory before it exists.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 
 from dlcb.compiler.dtype import dtype
@@ -15,6 +15,8 @@ from dlcb.compiler.expr.node import as_expr, maximum, substitute
 from dlcb.compiler.host.arena import ALIGNMENT
 from dlcb.compiler.host.interpreter import bound_sizes
 from dlcb.compiler.host.program import Buffer, Program, Segment
+from dlcb.compiler.solver.polynomial import Polynomial
+from dlcb.compiler.solver.simplify import Simplifier
 
 Load = Mapping[tuple[Expr, int], int]  # how often memory for (elements, bytes of one) is live
 
@@ -23,7 +25,33 @@ def footprint(program: Program) -> Expr:
     """Bytes at most of arena and results, beside parameters, inputs and the libraries' own workspaces. Memory
     whose size only the run tells is left out, and so is what gaps in the arena take."""
     loads = [load for segment in program.segments for load in _worst(segment)]
-    return reduce(maximum, [_bytes(load, program) for load in loads])
+    return reduce(maximum, _greatest([_bytes(load, program) for load in loads]))
+
+
+def _greatest(sums: Sequence[Expr]) -> list[Expr]:
+    """`sums` without those of which another one has at least as much in each term: the later layers of a
+    model need a part of what an earlier one does."""
+    know = Simplifier()
+    kept: list[tuple[Expr, Polynomial]] = []
+    for total in sums:
+        terms = know.polynomial(total)
+        if not any(_covers(know, other, terms) for _, other in kept):
+            kept = [each for each in kept if not _covers(know, terms, each[1])] + [(total, terms)]
+    return [total for total, _ in kept]
+
+
+def _covers(know: Simplifier, more: Polynomial, less: Polynomial) -> bool:
+    """Whether no term of `more` is less than that of `less`, whatever the sizes."""
+    for term in {**less, **more}:
+        further = more.get(term, 0) - less.get(term, 0)
+        if further < 0 or (further > 0 and not all(_is_never_negative(know, factor) for factor in term)):
+            return False
+    return True
+
+
+def _is_never_negative(know: Simplifier, factor: Expr) -> bool:
+    low = know.interval(factor).low
+    return low is not None and low >= 0
 
 
 def _bytes(load: Load, program: Program) -> Expr:

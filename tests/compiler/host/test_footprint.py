@@ -5,7 +5,8 @@ import random
 import pytest
 
 from dlcb.compiler.dtype import FLOAT16, FLOAT32, INT64
-from dlcb.compiler.expr.node import as_expr, evaluate, size
+from dlcb.compiler.expr.dag import Expr
+from dlcb.compiler.expr.node import as_expr, evaluate, maximum, size
 from dlcb.compiler.host.footprint import footprint
 from dlcb.compiler.host.interpreter import Interpreter
 from dlcb.compiler.host.program import Buffer, Definition, Input, LibraryCall, Program, Segment
@@ -46,6 +47,31 @@ def test_it_is_what_a_plan_takes_but_for_gaps_and_rounding(seed: int) -> None:
         slack = 64 * len(made.segments[0].buffers)  # each begins at a cache line
         assert taken <= 1.1 * expected + slack  # gaps in the arena
         assert expected <= taken + slack
+
+
+def layers(*of_elements: Expr) -> Program:
+    """One that holds memory of so many elements in a step each."""
+    buffers = [Buffer(f"v{k}", "float32", elements, "arena", k, k) for k, elements in enumerate(of_elements)]
+    calls = tuple(LibraryCall("relu", (), {}, "", ()) for _ in buffers)
+    segment = Segment((), tuple(buffers), (), calls, ())
+    return Program("p", (Input("x", "float32", (BATCH, LENGTH)),), (), (), (segment,), (), "")
+
+
+def test_layers_that_need_a_part_of_what_another_one_does_are_not_named() -> None:
+    half, quarter = (LENGTH + 1) // 2, (LENGTH + 3) // 4
+    large, other = BATCH * half * 64, BATCH * quarter * 256
+    made = layers(BATCH * half * 32, large, other, BATCH * half * 16, BATCH * quarter * 96)
+    assert footprint(made) is maximum(large * 4 + 64, other * 4 + 64)
+
+
+def test_what_may_be_less_than_nothing_is_no_part() -> None:
+    """A length of 0 has -1 gaps."""
+    gaps = (LENGTH - 1) // 2
+    made = layers(BATCH * 64, BATCH * 64 + gaps)
+    for length in (0, 9):
+        sizes = {"batch": 3, "length": length}
+        both = [4 * evaluate(elements, sizes) + 64 for elements in (BATCH * 64, BATCH * 64 + gaps)]
+        assert evaluate(footprint(made), sizes) == max(both)
 
 
 def test_a_size_that_only_the_run_tells_is_left_out() -> None:
