@@ -22,7 +22,7 @@ BLOCK_START = index("begin", ONE)  # stands for the block of lanes, in which acc
 BLOCK_END = index("end", ONE)
 BLOCK = {"flat": 2048, "column": 1024}  # lanes that one thread takes at a time
 _ROW_PART, _COLUMN_PART = 4096, 128  # elements that are summed in float32 before they join a sum in double
-_STRIP = 32  # elements of a row that are joined side by side: four vectors of eight
+_STRIP = 32  # elements of a row that are joined side by side: four vectors of eight; of extrema twice as many
 # elements, plain ones and such as call a function; with fewer, starting threads costs more than they save
 _WORTH_A_THREAD, _DEAR_AND_WORTH_IT = 16384, 4096
 _SIGNATURE = "void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads"
@@ -31,10 +31,11 @@ _CLAUSES = {"sum": "+", "prod": "*", "max": "greatest", "min": "least", "any": "
 
 @dataclass(frozen=True)
 class _Strips:
-    """Text of a loop over strips of a row: the name of a strip's first element, the lines before the loop, of
-    one element, and after the loop."""
+    """Text of a loop over strips of a row: the name of a strip's first element, its length, the lines before
+    the loop, of one element, and after the loop."""
 
     first: str
+    length: int
     before: list[str]
     body: list[str]
     after: list[str]
@@ -177,16 +178,17 @@ class Cpp(Lowering):
         """Write an innermost loop, after the strips of it that are whole."""
         name, count = identifier(loop.value), loop.args[0]
         if strips is not None:
-            start, around, strip = strips.first, Scope(home, frozenset()), Scope(home, frozenset())
+            around, strip = Scope(home, frozenset()), Scope(home, frozenset())
+            start, length = strips.first, strips.length
             home.lines.append(f"int64_t {start} = {first};")
             around.lines.extend(strips.before)
             strip.lines.extend(strips.body)
-            each = f"for (int64_t {name} = {start}; {name} < {start} + {_STRIP}; ++{name})"
-            whole = f"for (; {start} + {_STRIP} <= {end}; {start} += {_STRIP})"
+            each = f"for (int64_t {name} = {start}; {name} < {start} + {length}; ++{name})"
+            whole = f"for (; {start} + {length} <= {end}; {start} += {length})"
             around.add([whole, "#pragma omp simd", each], strip)
             around.lines.extend(strips.after)
-            home.add([f"if ({start} + {_STRIP} <= {end})"], around)
-            if count.is_const and count.value % _STRIP == 0:
+            home.add([f"if ({start} + {length} <= {end})"], around)
+            if count.is_const and count.value % length == 0:
                 return
             first = start
         home.add([*pragma, f"for (int64_t {name} = {first}; {name} < {end}; ++{name})"], scope)
@@ -309,13 +311,14 @@ class Cpp(Lowering):
         """The loop of `scope` again for whole strips, each of whose elements has an accumulator of its own;
         `plain` lines of the scope stand before what joins."""
         first, place = self.fresh("strip"), identifier(folds[0].args[-1].value)
-        strips = _Strips(first, [], list(scope.lines[:plain]), [])
+        length = _strip(folds)
+        strips = _Strips(first, length, [], list(scope.lines[:plain]), [])
         for fold, name, body in zip(folds, running, bodies, strict=True):
             kind, start = self.type_name(fold.dtype), identity(fold)[0]
-            strips.before.extend(_filled(kind, f"{name}_lanes", _STRIP, start))
+            strips.before.extend(_filled(kind, f"{name}_lanes", length, start))
             strips.body.append(self.joined(fold, f"{name}_lanes[{place} - {first}]", body))
             # joined with what earlier rounds of the loops around it have found
-            joined = f"join_lanes<{_STRIP}>({name}_lanes, {JOINS[fold.value]}())", ATOM
+            joined = f"join_lanes<{length}>({name}_lanes, {JOINS[fold.value]}())", ATOM
             strips.after.append(self.joined(fold, name, joined))
         return strips
 
@@ -424,6 +427,13 @@ def _side_by_side(folds: Sequence[Expr]) -> bool:
     count = folds[0].args[-1].args[0]
     dear = any(cost_of(node) >= TRANSCENDENTAL for fold in folds for node in beneath(fold.args[0]))
     return not dear and not (count.is_const and count.value < 2 * _STRIP)
+
+
+def _strip(folds: Sequence[Expr]) -> int:
+    """Elements that are joined side by side. One that is looked at for NaN waits longer for another."""
+    count = folds[0].args[-1].args[0]
+    extrema = all(fold.value in ("max", "min") and fold.dtype.is_float for fold in folds)
+    return 2 * _STRIP if extrema and not (count.is_const and count.value < 4 * _STRIP) else _STRIP
 
 
 def _filled(kind: str, name: str, length: int | str, start: str) -> list[str]:
