@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 # each other.
 COMPILER = (
     ("errors", "imports"),
-    ("modules",),
+    ("modules", "torchscript"),
     ("dtype", "options", "report", "source"),
     ("made_of",),
     ("expr",),

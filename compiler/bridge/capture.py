@@ -34,6 +34,7 @@ from dlcb.compiler.bridge.unchanged import unchanged
 from dlcb.compiler.errors import CaptureError, CompilerError, DeclarationError
 from dlcb.compiler.modules import load_from_text, loaded
 from dlcb.compiler.source import ModelSource
+from dlcb.compiler.torchscript import is_torchscript
 
 _TORCH = f"{Path(torch.__file__).parent}/"
 # torch.export knows which memory is shared at the sizes of a trace: of a single row, a transposed one too
@@ -100,6 +101,12 @@ def load_program(path: str) -> ExportedProgram:
     """The program of a .pt2 file. Raises CaptureError when it cannot be read."""
     if not zipfile.is_zipfile(path):  # torch.export.load would log what else it tried, at length
         raise CaptureError(f"program '{path}' is not a file that torch.export.save wrote", stage="capture")
+    if is_torchscript(path):
+        raise CaptureError(
+            f"program '{path}' is a file of TorchScript, expected one that torch.export.save wrote; say "
+            f"`factory: dlcb.compiler.torchscript:load` and `weights: [{path}]` in place of `program`",
+            stage="capture",
+        )
     try:
         with user_code(f"program '{path}'"):
             program = torch.export.load(path)

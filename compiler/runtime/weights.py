@@ -17,6 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from dlcb.compiler.errors import ArtifactError
+from dlcb.compiler.torchscript import is_torchscript
 
 ALIGNMENT = 64  # bytes; kernels may assume it of every parameter
 _LENGTH = struct.Struct("<Q")  # of the header, at the beginning of a safetensors file
@@ -57,7 +58,10 @@ class WeightFile:
 
 
 def _load(path: Path) -> object:
-    """What a torch file holds: mapped where it is a zip archive, read where it is older than those."""
+    """What a torch file holds: mapped where it is a zip archive, read where it is older than those, or one of
+    TorchScript."""
+    if is_torchscript(path):
+        return torch.jit.load(path, map_location="cpu").state_dict()
     return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dlcb.compiler import CompileOptions, InputDeclaration, ModelSource, compile_model, load_model
+from dlcb.compiler.errors import CaptureError
 from dlcb.compiler.thunks.model import CompiledModel
 from dlcb.kernel_cache import open_store
 
@@ -93,12 +94,22 @@ def test_what_a_factory_may_give_is_compiled(name: str, tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_file_of_torchscript_needs_no_code(tmp_path: Path) -> None:
     torch.jit.script(Plain().eval()).save(str(tmp_path / "plain.pt"))
-    arguments = {"f": str(tmp_path / "plain.pt"), "map_location": "cpu"}
-    source = ModelSource("file", "1", "torch.jit:load", arguments=arguments, inputs=(X,))
+    path, factory = str(tmp_path / "plain.pt"), "dlcb.compiler.torchscript:load"
+    source = ModelSource("file", "1", factory, weights=(path,), inputs=(X,))
     model = _compiled(source, tmp_path)
     assert model.report.tier == "dynamic"
     x = torch.randn(3, 8)
     torch.testing.assert_close(model.call(x)[0], Plain().eval()(x)[0])
+    mistaken = ModelSource("file", "1", program=path, inputs=(X,))
+    with pytest.raises(CaptureError, match=rf"a file of TorchScript, .*`factory: {factory}`"):
+        _compiled(mistaken, tmp_path)
+    (tmp_path / "other.pt").write_bytes(b"other")
+    for weights, said in (
+        ((), "found 0"),
+        ((str(tmp_path / "other.pt"),), "is no file that torch.jit.save wrote"),
+    ):
+        with pytest.raises(CaptureError, match=said):
+            _compiled(ModelSource("file", "2", factory, weights=weights, inputs=(X,)), tmp_path)
 
 
 def deciding() -> nn.Module:
