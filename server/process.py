@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -163,6 +164,7 @@ class CompileService:
         self._asked: dict[int, tuple[dict[str, Any], asyncio.Future[Compiled], Progress | None]] = {}
         self._tried: dict[int, int] = {}
         self._begun: int | None = None  # what the process is at
+        self._stage = ""  # of that
         self._next = 0
         self._yielding = False
         self._channel: Channel | None = None
@@ -243,10 +245,11 @@ class CompileService:
             self._start_anew()
             return
         if "begins" in message:
-            self._begun = message["number"]
+            self._begun, self._stage = message["number"], ""
             return
         request, future, progress = self._asked[message["number"]]
         if "stage" in message:
+            self._stage = message["stage"]
             if progress is not None:
                 progress(message["stage"], message["fraction"])
             return
@@ -285,10 +288,16 @@ class CompileService:
                 _message, future, _progress = self._asked.pop(number)
                 if not future.done():
                     future.set_exception(
-                        CompilerError(f"the compile process died twice, last with code {code}")
+                        CompilerError(f"the compile process died twice, last {self._how(code)}")
                     )
         if self._asked:
             self._start_anew()
+
+    def _how(self, code: int | None) -> str:
+        """How the process ended."""
+        killed = signal.Signals(-code).name if code is not None and code < 0 else ""
+        within = f" in stage '{self._stage}'" if self._stage else ""
+        return (f"of {killed}" if killed else f"with code {code}") + within
 
     def _start_anew(self) -> None:
         """Ask a new process all that is not answered: the old one died, or has loaded code that is another

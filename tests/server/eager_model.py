@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -296,6 +297,8 @@ def compile_model(
         raise ToolchainError("there is no compiler", stage="build")
     if source.arguments.get("fails") == "process":
         os._exit(9)
+    if source.arguments.get("fails") == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
     if source.arguments.get("fails") == "exit":
         sys.exit("told to leave")
     key = Key({"source": json.dumps(source.to_json(), sort_keys=True)}).digest

@@ -300,6 +300,7 @@ def run_to_its_end(path: Path, **environment: str) -> subprocess.CompletedProces
         ("toolchain", 3),
         ("declaration", 2),
         ("process", 1),
+        ("killed", 1),
         ("load", 1),
         ("exit", 1),
         ("exit at load", 1),
@@ -315,6 +316,8 @@ def test_a_model_that_does_not_load_ends_the_start_with_one_line(
     lines = [line for line in done.stderr.splitlines() if line.startswith("dlcb:")]
     assert len(lines) == 1 and "'identity'" in lines[0]
     assert (f"{path}:8: models.0.outputs: " in lines[0]) == (code == 2)
+    how = {"process": "with code 9", "killed": "of SIGKILL"}.get(fails)
+    assert how is None or f"the compile process died twice, last {how} in stage 'capture'" in lines[0]
 
 
 FAILING = ("compiler", "declaration", "process", "load", "worker")
