@@ -21,7 +21,13 @@ def uncompiled() -> AbstractContextManager[None]:
     return torch.compiler.set_stance("force_eager")
 
 
-def in_python(scripted: torch.jit.ScriptModule) -> nn.Module:
+class Scripted(nn.Module):
+    """A TorchScript module with a forward that Python can be asked about."""
+
+    scripted: torch.jit.ScriptModule
+
+
+def in_python(scripted: torch.jit.ScriptModule) -> Scripted:
     """A module with the same forward, which Python can be asked about. It is neither profiled nor specialised
     to the sizes that it has met."""
     method: Any = scripted.forward
@@ -34,7 +40,7 @@ def in_python(scripted: torch.jit.ScriptModule) -> nn.Module:
     forward.__signature__ = Signature(  # type: ignore[attr-defined]
         [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     )
-    module = type("Scripted", (nn.Module,), {"forward": forward})()
+    module = type("Scripted", (Scripted,), {"forward": forward})()
     module.scripted = scripted
     return module
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from dlcb.compiler.bridge.branches import Branch
-from dlcb.compiler.bridge.call_by_call import uncompiled
+from dlcb.compiler.bridge.call_by_call import Scripted, uncompiled
 from dlcb.compiler.bridge.capture import load_module, load_program
 from dlcb.compiler.bridge.captured import Captured
 from dlcb.compiler.bridge.exported import (
@@ -57,10 +57,23 @@ def generalize(
     else:
         with unchanged(module), uncompiled():
             captured = _on_one_device(source, module, options, left)
+        if isinstance(module, Scripted):
+            _refuse_one_size(captured)
     return replace(captured, left=left, seconds=time.monotonic() - started)
 
 
 # ---- a program that can be traced again ------------------------------------------------------------
+
+
+def _refuse_one_size(captured: Captured) -> None:
+    """TorchScript's own code asks for sizes as numbers, so that a graph would serve one alone."""
+    asked = [
+        f"axis {v.axis} of '{v.input}'" for v in captured.verdicts if v.symbol and isinstance(v.size, int)
+    ]
+    if asked:
+        raise CaptureError(
+            f"TorchScript asks for the size of {', '.join(asked)}, which would pin it", stage="capture"
+        )
 
 
 def _on_one_device(
