@@ -30,6 +30,7 @@ from dlcb.compiler import (
     IndexRangeError,
     InputDeclaration,
     ModelSource,
+    RequestError,
     Signature,
     TensorSpec,
     ToolchainError,
@@ -71,6 +72,8 @@ def row_sums(x: numpy.ndarray) -> numpy.ndarray:
 
 
 def standardize(x: numpy.ndarray) -> numpy.ndarray:
+    if not x.ndim:
+        raise RequestError("PyTorch refuses inputs 'x' []: it has no last axis")
     with numpy.errstate(invalid="ignore"):  # a probe is constant
         return (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True)
 
