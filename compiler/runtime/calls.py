@@ -14,6 +14,7 @@ from dlcb.compiler.errors import GuardError
 from dlcb.compiler.host.index_error import index_error
 from dlcb.compiler.host.interpreter import View
 from dlcb.compiler.host.program import Definition, IndexCheck
+from dlcb.compiler.runtime.quick import reinterpret
 
 Tensors = Sequence[torch.Tensor]
 # operands and, where the result has memory of ours, that: gives the call itself, which returns what it made
@@ -25,7 +26,7 @@ def as_view(base: torch.Tensor, view: View) -> torch.Tensor:
     """The view in the memory that starts where `base` does."""
     if base.shape == view.shape and base.stride() == view.strides and not view.offset:
         return base
-    return base.as_strided(view.shape, view.strides, base.storage_offset() + view.offset)
+    return reinterpret(base, view.shape, view.strides, view.offset)
 
 
 def viewed(frame: list, slot: int, view: View) -> torch.Tensor:

@@ -1,29 +1,13 @@
 """The block of memory that all plans of a model share. It grows when a plan needs more; plans hold addresses
-in it, so each growth is a new generation, and a plan of an older one is prepared again before it runs. And
-memory for results, which belong to the caller.
+in it, so each growth is a new generation, and a plan of an older one is prepared again before it runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 
-# (shape, strides, dtype): a tensor of its own memory
-Allocate = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 _GROWTH = 1.25  # a little more than asked for, so that slowly rising sizes do not prepare every plan anew
 _WHOLE = 64  # bytes; a multiple of every element's size
-
-
-def allocator(device: torch.device) -> Allocate:
-    """What makes a run's results: what torch.compile's programs use, which on the CPU takes 0.4 us where
-    torch.empty takes 1.4. On GPUs it is for the current one."""
-    guards: Any = getattr(torch._C, "_dynamo", None)
-    quick = getattr(getattr(guards, "guards", None), f"_empty_strided_{device.type}", None)
-    if quick is not None and not device.index:
-        return quick
-    return lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device=device)
 
 
 def row_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -28,7 +28,8 @@ from dlcb.compiler.host.program import (
 from dlcb.compiler.runtime.calls import Binder, as_view, cloned, copied, in_rows, viewed
 from dlcb.compiler.runtime.device import STATUS_CELLS, Cells, Device
 from dlcb.compiler.runtime.effort import Effort
-from dlcb.compiler.runtime.memory import SharedArena, allocator
+from dlcb.compiler.runtime.memory import SharedArena
+from dlcb.compiler.runtime.quick import allocator
 from dlcb.compiler.runtime.types import TORCH
 
 

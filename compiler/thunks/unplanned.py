@@ -62,7 +62,7 @@ class UnplannedProduct:
         relu: bool,
     ) -> Callable[[], torch.Tensor]:
         planned = self._multiply(rows, columns, bias, out, relu)
-        if not self._left or _is_long(rows.dtype, len(rows) * columns.numel()):
+        if not (self._left and rows.is_cuda) or _is_long(rows.dtype, len(rows) * columns.numel()):
             return planned
         product = products.prepare(rows, columns, out, bias=bias[0] if bias else None, relu=relu)
         return planned if product is None else partial(self._without_a_plan, product, planned, out)
