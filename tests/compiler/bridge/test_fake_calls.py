@@ -1,7 +1,9 @@
 """Calls whose result types are written down give what PyTorch gives for fake tensors, shape, strides and
 type, or are left to it."""
 
+import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -12,7 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dlcb.compiler.bridge import fake_calls
 from dlcb.compiler.bridge.fake_calls import FakeCalls
-from dlcb.compiler.bridge.guards import collect
+from dlcb.compiler.bridge.guards import _symbolic, collect
+from dlcb.compiler.bridge.recorder import Recorder
 from dlcb.compiler.expr.node import size
 
 aten = torch.ops.aten
@@ -38,6 +41,10 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "linear of a vector": (aten.linear.default, rows(4), rows(3, 4), rows(3)),
     "layer_norm": (aten.layer_norm.default, rows(2, 5, 4), [4], rows(4), rows(4), 1e-5),
     "layer_norm without weights": (aten.layer_norm.default, rows(2, 5, 4), [5, 4]),
+    "layer_norm of one row": (aten.layer_norm.default, rows(2, 1, 4), [4], rows(4), rows(4), 1e-5),
+    "layer_norm of rows of one": (aten.layer_norm.default, rows(1, 5, 4, dtype=HALF), [4]),
+    "layer_norm of a row alone": (aten.layer_norm.default, rows(1, 1, 4), [1, 4], rows(1, 4), rows(1, 4)),
+    "layer_norm of single elements": (aten.layer_norm.default, rows(3, 1), [1], rows(1), rows(1)),
     "layer_norm of a transpose": (aten.layer_norm.default, rows(5, 2, 4).transpose(0, 1), [4], rows(4)),
     "layer_norm of mixed types": (aten.layer_norm.default, rows(2, 4, dtype=HALF), [4], rows(4), rows(4)),
     "matmul": (aten.matmul.default, rows(2, 5, 4), rows(2, 4, 3)),
@@ -147,6 +154,26 @@ def test_types_of_calls_with_symbolic_sizes(name: str, monkeypatch: pytest.Monke
     assert followed() == quick
     assert len(found) in (0, 2, 4)  # none where it is refused, and two each where a real one is run beside
     assert len(set(found)) <= 1
+
+
+@pytest.mark.parametrize("dtype", [HALF, torch.float32])
+@pytest.mark.parametrize("shape", [(8, 1, 16), (1, 8, 16), (1, 1, 16), (1, 16), (3, 1, 5, 16), (3, 2, 16)])
+def test_which_sizes_of_a_norm_are_numbers(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """PyTorch takes an axis of 1 for one; the code that goes on from there meets a number."""
+
+    def normalised(written: bool) -> tuple[list[str], list[str]]:
+        recorder = Recorder(time.thread_time() + 60, normalised.__code__)
+        mode = FakeTensorMode(shape_env=recorder, allow_non_fake_inputs=True)
+        names: dict[str, Any] = {f"size{axis}": size(f"size{axis}") for axis in range(len(shape) - 1)}
+        x = _symbolic(mode, "x", rows(*shape, dtype=dtype), [*names.values(), 16], {}, recorder.hints)
+        weight = rows(16, dtype=dtype)
+        calls = FakeCalls(mode, symbolic=True) if written else nullcontext()
+        with torch.no_grad(), mode, enable_python_dispatcher(), calls:
+            result = nn.functional.layer_norm(x, [16], weight, weight)
+        assert result.dtype is dtype
+        return [str(each) for each in result.shape], [str(each) for each in result.stride()]
+
+    assert normalised(written=True) == normalised(written=False)
 
 
 JOINING: tuple[Callable[..., Any], ...] = (aten.add.Tensor, aten.mul.Tensor, aten.add_.Tensor)
