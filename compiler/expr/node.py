@@ -112,7 +112,7 @@ def apply(name: str, *operands: Expr | int | float | bool) -> Expr:
     return _applied(name, *operands)
 
 
-@lru_cache(maxsize=1 << 15)  # three of four times it was made before: a look-up is a tenth of making it
+@lru_cache(maxsize=4096)  # three of four were made before, most of them a moment ago
 def _applied(name: str, *args: Expr) -> Expr:
     identity = _IDENTITIES.get(name)
     if identity is not None:

@@ -210,7 +210,7 @@ class Lowering(ABC):
 
     def _folds_below(self, roots: Sequence[Expr]) -> Iterator[Expr]:
         """The reductions that `roots` use, not those inside them."""
-        stack, seen = list(reversed(roots)), set(roots)
+        stack, seen = list(reversed(roots)) if self._folds else [], set(roots)
         while stack:
             node = stack.pop()
             if node.op == "reduce":
@@ -487,7 +487,7 @@ def _arranged(system: System, nest: Nest) -> _Arranged:
             return load(node.value, address(args[0], node.args[0]), node.dtype, args[1])
         if node.op == "mod" and not node.dtype.is_float and not args[1].is_const and over_sizes(args[1]):
             return args[0] - apply("floordiv", *args) * args[1]
-        return remake(node, args)
+        return node if args == node.args else remake(node, args)
 
     unarranged: dict[Expr, Expr] = {}
     nodes = nest.all_nodes

@@ -14,7 +14,7 @@ from dlcb.compiler.solver.polynomial import Polynomial
 if TYPE_CHECKING:
     from dlcb.compiler.solver.simplify import Facts
 
-_LARGE = (1 << 20) + 7  # a size that no kernel of 32-bit indices takes twice
+_LARGE = (1 << 36) + 7  # a size that no kernel of 32-bit indices takes, nor a thousandth of it
 _FROM_DATA = ("load", "reduce", "check")
 
 
