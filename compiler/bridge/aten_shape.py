@@ -5,6 +5,7 @@ forms."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import gt
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from dlcb.compiler.bridge.groups import resolve
 from dlcb.compiler.dtype import BOOL, INT64
 from dlcb.compiler.errors import UnsupportedOperator
 from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import ONE, ZERO, as_expr, equal, maximum, not_equal, product
+from dlcb.compiler.expr.node import ONE, ZERO, as_expr, equal, maximum, minimum, not_equal, product
 from dlcb.compiler.ir import ops
 from dlcb.compiler.ir.graph import Value
 
@@ -179,6 +180,9 @@ def bound_of(e: Emit, position: Size | None, extent: Expr, otherwise: Expr) -> E
         return place
     if extent.is_const and place.is_const:
         return as_expr(min(place.value, extent.value))
+    ends, extents = e.observed(place), e.observed(extent)
+    if ends is not None and extents is not None and any(map(gt, ends, extents)):
+        return minimum(place, extent)
     e.require(place <= extent, f"position {place!r} on an axis of {extent!r}")
     return place
 

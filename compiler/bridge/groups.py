@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dlcb.compiler.bridge.emit import Emit, Size, Written, factors
+from dlcb.compiler.bridge.literals import alike
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import as_expr, product
 
@@ -29,12 +30,13 @@ def resolve(e: Emit, dims: Sequence[Expr], shape: Sequence[Size]) -> tuple[Expr,
 @dataclass(frozen=True)
 class Group:
     """Axes that a reshape makes of others: their places before and after, whether those before never change,
-    and the values of the sizes that are multiplied in them."""
+    the values of the sizes that are multiplied in them, and of the axes themselves (none: not known)."""
 
     before: range
     after: range
     constant: bool
     factors: frozenset[int]
+    values: tuple[int, ...] = ()
 
 
 def parted(dims: Sequence[Expr], shape: Sequence[Size], observed: Observed) -> list[Group]:
@@ -44,13 +46,14 @@ def parted(dims: Sequence[Expr], shape: Sequence[Size], observed: Observed) -> l
     if before is not None and after is not None and 0 not in before:
         known = math.prod(size for size in after if size != -1)
         after = [math.prod(before) // known if size == -1 else size for size in after]
-        places = _joined(_groups(before, after))
+        places = _cut(dims, shape, before, after)
     return [
         Group(
             left,
             right,
             _are_constants(dims, left),
             frozenset(_values(factors(dims[k] for k in left), observed) or ()),
+            () if before is None else tuple(before[k] for k in left),
         )
         for left, right in places
     ]
@@ -65,7 +68,7 @@ def _match(e: Emit, dims: Sequence[Expr], shape: Sequence[Size]) -> list[Size]:
     known = math.prod(size for size in after if size != -1)
     after = [math.prod(before) // known if size == -1 else size for size in after]
     matched: list[Size] = []
-    for left, right in _apart(e, dims, after, _joined(_groups(before, after))):
+    for left, right in _apart(e, dims, after, _cut(dims, shape, before, after)):
         matched += _within(
             e,
             [dims[k] for k in left],
@@ -80,6 +83,27 @@ def _values(sizes: Sequence[Size], observed: Observed) -> list[int] | None:
     """What the sizes were in the trace; None where one is known at run time only."""
     values = [observed(as_expr(size)) for size in sizes]
     return None if None in values else [value[0] for value in values if value is not None]
+
+
+def _cut(
+    dims: Sequence[Expr], shape: Sequence[Size], before: Sequence[int], after: Sequence[int]
+) -> list[tuple[range, range]]:
+    """The groups of a reshape. Where free dims would become by themselves a number that the program writes
+    out, or makes of another size, they only happen to be equal: all axes are one group then."""
+    groups = _joined(_groups(before, after))
+    for left, right in groups:
+        if len(right) == 1 and _is_another([dims[k] for k in left], shape[right.start]):
+            return [(range(len(dims)), range(len(shape)))]
+    return groups
+
+
+def _is_another(dims: Sequence[Expr], size: Size) -> bool:
+    """Whether a number that the program writes out, or makes of a size, is none that these dims have."""
+    if all(dim.is_const for dim in dims):
+        return False
+    if isinstance(size, Expr):
+        return not alike(size, product(dims))
+    return isinstance(size, Written) and size != -1
 
 
 def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[range, range]]:
@@ -149,24 +173,31 @@ def _within(e: Emit, dims: list[Expr], before: list[int], after: list[int], shap
     if len(after) == 1:
         e.merge(dims)
         return [product(dims)]
-    if len(dims) == len(after) == 1 or before == after:
+    if before == after and not any(_is_another([dim], size) for dim, size in zip(dims, shape, strict=True)):
         return list(dims)
     # factors of a product have no order of their own: that in which they were merged last, or else met first
     merged = [factor for dim in dims for factor in e.merged.get(dim, ())]
     symbols = sorted((factor for factor in factors(dims) if not factor.is_const), key=e.first_met)
     if all(factor in merged for factor in symbols):
         symbols.sort(key=merged.index)
-    sizes: list[Any] = []
-    for value, size in zip(after, shape, strict=True):
+    sizes: list[Any] = list(after)
+    rest = next((k for k, size in enumerate(shape) if isinstance(size, int) and size == -1), len(shape))
+    # what stands behind the rest is of the last factors
+    for k in (*range(rest), *range(len(shape) - 1, rest, -1), *range(rest, len(shape))[:1]):
+        value, size = after[k], shape[k]
+        if isinstance(size, Expr):
+            symbols = [symbol for symbol in symbols if symbol is not size]
+            sizes[k] = size
+            continue
         free = value != 1 and not isinstance(size, Written)
-        equal = next((symbol for symbol in symbols if free and e.observed(symbol) == (value,)), None)
+        from_here = symbols if k <= rest else reversed(symbols)
+        equal = next((symbol for symbol in from_here if free and e.observed(symbol) == (value,)), None)
         if equal is not None:
             symbols.remove(equal)
-            sizes.append(equal)
-        else:
-            sizes.append(size if isinstance(size, Expr) else value)
-    rest = any(isinstance(size, int) and size == -1 for size in shape)
-    for k, size in enumerate(sizes if not rest else ()):  # a batch of 1 comes first, as it does elsewhere
+            sizes[k] = equal
+    for k, size in enumerate(
+        sizes if rest == len(shape) else ()
+    ):  # a batch of 1 comes first, as it does elsewhere
         if symbols and type(size) is int and size == 1 and e.observed(symbols[0]) == (1,):
             sizes[k] = symbols.pop(0)
     if symbols:  # one literal beside a factor that was not found whole holds the rest of the group

@@ -6,9 +6,11 @@ from numbers that sizes make."""
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from torch._ops import OpOverload
@@ -16,7 +18,7 @@ from torch.fx import Node as FxNode
 
 from dlcb.compiler.bridge.formulas import Number, same_number
 from dlcb.compiler.bridge.groups import Group, Observed, parted
-from dlcb.compiler.bridge.written import Call, Origin, Told, told
+from dlcb.compiler.bridge.written import MADE, Call, Origin, Told, told
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import ONE
 
@@ -63,6 +65,17 @@ def times(nodes: Iterable[FxNode]) -> Counter[tuple[str, str, str]]:
     return Counter(origin_of(node) for node in nodes if isinstance(node.target, OpOverload))
 
 
+def numbers_in(node: FxNode) -> tuple[Any, ...]:
+    """The numbers that stand by themselves in a call."""
+    return tuple(each for each in (*node.args, *node.kwargs.values()) if type(each) in (int, float))
+
+
+def alike(nodes: Iterable[FxNode]) -> Counter[tuple[Any, ...]]:
+    """How many calls of an operator come from a line and have the same numbers."""
+    calls = (node for node in nodes if isinstance(node.target, OpOverload))
+    return Counter((origin_of(node), numbers_in(node)) for node in calls)
+
+
 def modules(nodes: Iterable[FxNode]) -> frozenset[str]:
     """The names of the modules in which calls were made, as attributes of others."""
     paths = (path for node in nodes for path, _ in (node.meta.get("nn_module_stack") or {}).values())
@@ -77,6 +90,17 @@ def named(target: OpOverload, arguments: Sequence[Any], keywords: Mapping[str, A
         each.name: given[each.name] if each.name in given else keywords.get(each.name, each.default_value)
         for each in schema
     }
+
+
+def sizes_made(target: OpOverload, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> set[int]:
+    """The numbers given to a call that may be sizes of its results."""
+    found: set[int] = set()
+    for name, argument in named(target, arguments, keywords).items():
+        if name in _NO_SIZES | _NO_RESULTS:
+            continue
+        entries = argument if isinstance(argument, (list, tuple)) else (argument,)
+        found |= {int(each) for each in entries if isinstance(each, int) and not isinstance(each, bool)}
+    return found
 
 
 def followed(stack_trace: str, call: Call, given: Mapping[str, Any], known: Known) -> Iterator[Held]:
@@ -114,6 +138,7 @@ _FROM = {
     Origin.UNSEEN: ", in a function that forward calls there,",
     Origin.NAMED: ", a name in its line,",
     Origin.CALCULATED: ", which its line calculates,",
+    Origin.SET: ", an attribute that forward sets,",
     Origin.SIZE: "",
 }
 
@@ -150,6 +175,7 @@ _NO_SIZES = frozenset(
         *("normalized_shape", "eps", "dropout_p"),
     }
 )
+_NO_RESULTS = frozenset({"stride", "padding", "output_padding", "dilation", "groups", "hop_length"})
 _NO_SIZES_OF = frozenset({("dropout", "p"), ("roll", "dims"), ("flip", "dims"), ("permute", "dims")})
 _USUALLY_LEFT_OUT = frozenset({("add", "alpha"), ("sub", "alpha"), ("rsub", "alpha"), ("slice", "step")})
 _SPLITS = frozenset({"split", "split_with_sizes", "chunk", "unsafe_split"})
@@ -198,7 +224,45 @@ def _unexplained(groups: Sequence[Group], shape: Sequence[Any], untold: Sequence
         if group.constant and len(group.before) == len(group.after) == 1:
             continue
         seen = [each for each in inside if each[2].origin is not Origin.UNSEEN]
-        if group.constant or len(seen) - sum(n in group.factors for _, n, _ in seen) + rest <= 1:
+        if group.constant or (_open(group, seen, rest) <= 1 and not _is_by_chance(group, seen, rest, shape)):
             inside = [each for each in inside if each not in seen]
         found += inside
     return found
+
+
+def _open(group: Group, seen: Sequence[Untold], rest: int) -> int:
+    """How many entries of a group are no size as it stands."""
+    stand = [n for _, n, told in seen if told.origin not in MADE and n in group.factors]
+    return len(seen) - len(stand) + rest
+
+
+def _is_by_chance(group: Group, seen: Sequence[Untold], rest: int, shape: Sequence[Any]) -> bool:
+    """Whether a number of a group may have the value of a size by chance alone: one that the line calculates
+    as it does a single size; one beside what is left for others, where either is 1; and one that with those
+    outside of it is no product of the first axes, or behind what is left, of the last."""
+    calculated = [n for _, n, told in seen if told.origin in MADE]
+    whole = math.prod(group.values)
+    if len(group.after) == 1:
+        return bool(calculated) and len(group.before) == 1 and whole in group.factors
+    left = rest + calculated.count(1)
+    return left > 0 and any(
+        n == whole or (n == 1 and told.origin is Origin.NAMED) or not _stands_in_order(group, shape, place)
+        for place, n, told in seen
+        if told.origin in _AS_IT_STANDS and place is not None
+    )
+
+
+def _stands_in_order(group: Group, shape: Sequence[Any], place: int) -> bool:
+    """Whether the entries from the end of a group to this place are some of its axes from that end."""
+    if len(group.values) < 2 or all(shape[each] != -1 for each in group.after):
+        return True
+    rest = next(each for each in group.after if shape[each] == -1)
+    behind = place > rest
+    entries = shape[place : group.after.stop] if behind else shape[group.after.start : place + 1]
+    if not all(isinstance(each, int) for each in entries):
+        return True
+    axes = group.values[::-1] if behind else group.values
+    return math.prod(entries) in accumulate(axes, operator.mul)
+
+
+_AS_IT_STANDS = (Origin.NAMED, Origin.SIZE)

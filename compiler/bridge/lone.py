@@ -19,7 +19,7 @@ from dlcb.compiler.bridge.literals import Sizes, alike
 from dlcb.compiler.bridge.one_trace import Exploring
 from dlcb.compiler.bridge.record import Trace
 from dlcb.compiler.bridge.seen import Path
-from dlcb.compiler.bridge.written import Call, Origin, Told, told
+from dlcb.compiler.bridge.written import MADE, Call, Origin, Told, told
 from dlcb.compiler.errors import ShapeError
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import ONE, not_equal
@@ -94,6 +94,7 @@ class Lone:
     def __post_init__(self) -> None:
         nodes = self.trace.nodes if self.fixed else ()
         self._times, self._modules = held.times(nodes), held.modules(nodes)
+        self._alike = held.alike(nodes)
 
     def meet(self, node: FxNode) -> None:
         """The call whose numbers come next."""
@@ -114,6 +115,7 @@ class Lone:
             self._times[origin],
             held.is_by_name(node),
             self._modules,
+            self._alike[origin, held.numbers_in(node)],
         )
 
     def places(self, node: FxNode) -> Sequence[int]:
@@ -164,7 +166,7 @@ class Lone:
         if self.fixed is not None:
             fixed = self.fixed
             candidates = [size for size in candidates if {symbol.value for symbol in size.free} <= fixed]
-        if origin is Origin.CALCULATED:  # not an input's size as it stands
+        if origin in MADE:  # not an input's size as it stands
             candidates = [size for size in candidates if size.op != "size"]
         if value == 1 and self.emit.operator in aten_shape.REPEATS:
             return value  # an axis that is not repeated
@@ -279,7 +281,7 @@ class Lone:
         }
 
 
-_UNTOLD = (Origin.UNSEEN, Origin.NAMED, Origin.CALCULATED)
+_UNTOLD = (Origin.UNSEEN, Origin.NAMED, *MADE)
 
 
 def _origin(found: Told | None) -> Origin | None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Node as FxNode
 
-from dlcb.compiler.bridge import aten, aten_complex, aten_shape, chance, number, partition
+from dlcb.compiler.bridge import aten, aten_complex, aten_shape, chance, held, number, partition
 from dlcb.compiler.bridge.aligned import Disagreement, align
 from dlcb.compiler.bridge.aten_complex import Complex
 from dlcb.compiler.bridge.aten_split import Pieces
@@ -416,14 +416,26 @@ class _Lowering:
         if len({len(each) for each in results}) > 1:
             raise self._disagreement(f"{' or '.join(str(len(each)) for each in results)} results")
         for place, tensor in enumerate(results[0]):
-            near = [size for value in tensors for size in value.shape]
+            near = [size for value in tensors for size in value.shape] + _sizes_among(arguments)
             traced = [trace[place].shape for trace in results]
             if len({len(shape) for shape in traced}) > 1:
                 raise self._disagreement(f"results of {' and '.join(str(list(s)) for s in traced)}")
             exact = {**self.exact.get(node, {}), **_resized(target, arguments), **recurrent}
             if self.emit.single and tensors and tensors[0].rank == len(traced[0]):  # axes mostly stay
-                kept = {result_place(place, axis): size for axis, size in enumerate(tensors[0].shape)}
+                numbers_given = held.sizes_made(node.target, arguments, keywords)
+                kept = {
+                    result_place(place, axis): size
+                    for axis, size in enumerate(tensors[0].shape)
+                    if not numbers_given.intersection(self.sizes.observed(size) or ())
+                }
                 exact = {**kept, **exact}
+            elif self.emit.single and not tensors:
+                given = {self.sizes.observed(size): size for size in near}
+                exact |= {
+                    result_place(place, axis): given[value,]
+                    for axis, value in enumerate(traced[0])
+                    if (value,) in given
+                }
             shapes.append(
                 tuple(
                     self._result_size(values, near, axis, exact.get(result_place(place, axis)))
@@ -475,13 +487,19 @@ class _Lowering:
         if exact is not None and self.sizes.observed(exact) == tuple(values):
             self.emit.require(as_expr(0) <= exact, f"axis {axis} of the result")
             return self.sizes.spell(exact, near)
-        if self.emit.single:
+        if self.emit.single and self.lone.fixed is None:
             return as_expr(self.lone.size(values[0], near))
+        if self.emit.single and self.lone.fixed and any(not size.is_const for size in near):
+            return self._measured(values, axis)  # a constant, or any size: nothing tells
         if len(set(values)) == 1:
             return as_expr(values[0])
         if (found := self.sizes.explain(tuple(values), near)) is not None:
             self.emit.require(as_expr(0) <= found, f"axis {axis} of the result")
             return found
+        return self._measured(values, axis)
+
+    def _measured(self, values: Sequence[Any], axis: int) -> Expr:
+        """A size that run time finds, and that had these values in the traces."""
         fresh = self.build.system.runtime_size(f"r{axis}")
         self.sizes.define(fresh, tuple(values))
         return fresh
@@ -492,6 +510,12 @@ def _sizes_of(made: Any) -> Sequence[Expr]:
     if isinstance(made, Pieces):
         return (made.count,)
     return made.shape if isinstance(made, (Value, Complex)) else ()
+
+
+def _sizes_among(arguments: Sequence[Any]) -> list[Expr]:
+    """The sizes that a call is given."""
+    lists = (each if isinstance(each, (list, tuple)) else (each,) for each in arguments)
+    return [size for entries in lists for size in entries if isinstance(size, Expr)]
 
 
 def _gives_complex(node: FxNode) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 
+from dlcb.compiler.bridge.attributes import set_in_forward
 from dlcb.compiler.bridge.formulas import (
     Formula,
     Number,
@@ -36,8 +38,12 @@ class Origin(Enum):
     SIZE = "the line gives the call the size of a tensor there, as it stands"
     NAMED = "the line gives the call a name there"
     CALCULATED = "the line calculates what it gives the call there, so that it is no size as it stands"
+    SET = "the line gives the call an attribute that forward sets"
     OF_LIBRARY = "a function of an installed library that is known gives it to the call"
     UNSEEN = "the line does not show the call"
+
+
+MADE = (Origin.CALCULATED, Origin.SET)  # of sizes, it may be, and none as it stands
 
 
 @dataclass(frozen=True)
@@ -60,11 +66,12 @@ class Call:
     times: int = 1  # how many calls of this operator come from the same line
     by_name: bool = False  # whether a function of torch was called, and no method or sign
     modules: frozenset[str] = frozenset()  # names of the modules that the program calls
+    alike: int = 1  # how many of those calls have the same numbers
 
 
 def told(stack_trace: str, call: Call, name: str, place: int | None = None) -> Told:
     """Where argument `name` of `call` comes from, or the entry at `place` of it, where it is a list."""
-    path, text = _line(stack_trace)
+    path, text, number = _line(stack_trace)
     if _MODULES in path:
         return Told(Origin.OF_PYTORCH)
     value = call.arguments[name]
@@ -74,8 +81,12 @@ def told(stack_trace: str, call: Call, name: str, place: int | None = None) -> T
     if len(shown) < call.times and _calls_others(text, call.modules):
         return Told(Origin.UNSEEN)
     found = [given.told(call, name, place) for given in shown if given.may_be(call)]
-    order = _ANY if call.operator in _ARITHMETIC and len(shown) <= call.times else _EACH
+    settled = sum(1 for each in found if each.origin is Origin.WRITTEN)
+    each_shown = call.operator in _ARITHMETIC and len(shown) <= call.times and call.alike <= settled
+    order = _ANY if each_shown else _EACH
     kind = next((kind for kind in order if any(each.origin is kind for each in found)), Origin.UNSEEN)
+    if kind is Origin.WRITTEN and _mentions(text, set_in_forward(path, number, text)):
+        kind, found = Origin.SET, []  # which of its numbers the attribute is, the line does not tell
     of_kind = [each for each in found if each.origin is kind]
     return of_kind[0] if len(of_kind) == 1 else Told(kind)
 
@@ -113,15 +124,22 @@ def _is_of_library(path: str, text: str, value: Any) -> bool:
     return False
 
 
-def _line(stack_trace: str) -> tuple[str, str]:
-    """The file and text of the innermost line of a node's stack trace, but for PyTorch's own functions, whose
-    numbers are what they are called with: its modules alone give them attributes."""
-    found = [("", "")]
+def _mentions(text: str, names: frozenset[str]) -> bool:
+    """Whether the line reads one of these attributes."""
+    return bool(names) and any(getattr(node, "attr", None) in names for node in ast.walk(_parsed(text)))
+
+
+def _line(stack_trace: str) -> tuple[str, str, int]:
+    """The file, text and number of the innermost line of a node's stack trace, but for PyTorch's own
+    functions, whose numbers are what they are called with: its modules alone give them attributes."""
+    found = [("", "", 0)]
     for line in map(str.strip, stack_trace.splitlines()):
         if line.startswith('File "'):
-            found.append((line[6:].partition('"')[0], ""))
+            path, _, rest = line[6:].partition('"')
+            number = re.match(r", line (\d+)", rest)
+            found.append((path, "", int(number[1]) if number else 0))
         elif not found[-1][1]:
-            found[-1] = found[-1][0], line
+            found[-1] = found[-1][0], line, found[-1][2]
     own = (each for each in reversed(found) if _MODULES in each[0] or _TORCH not in each[0])
     return next(own)
 

@@ -238,6 +238,54 @@ def test_what_no_line_shows_is_never_taken_for_a_constant(expression: str) -> No
         assert "in a function that forward calls there" in program.verdicts[1].reason
 
 
+# Numbers that have a size's value by chance, and where: (expression, sample, what is held)
+BY_CHANCE = [
+    ("x.view(self.two, -1) + 1", (2, 12), (None, None)),
+    ("x.t().reshape(self.eight, -1)", (1, 8), (None, None)),
+    ("x.reshape(x.size(1) // 4, -1).sum(1)", (2, 8), (None, None)),
+    ("torch.linspace(0, 1, 4) * x.sum()", (4, 4), (None, None)),
+    ("x.t().topk(4, 0).values", (3, 4), (None, None)),
+    ("x.t().reshape(max(n // 4, 1), -1)", (1, 1), (1, 1)),
+    ("x.reshape(n // b, -1).sum(1)", (1, 4), (1, 4)),
+    ("x.view(b, x.shape[0], n // x.shape[0]).transpose(1, 2).reshape(b, n)", (4, 4), (4, 4)),
+    ("x.view(b, k, -1).sum(1)", (2, 2), (2, 2)),
+    ("x.unflatten(1, (k, -1)).sum(1)", (1, 4), (1, 4)),
+    ("x.reshape(-1).view(-1, b)", (1, 4), (1, 4)),
+    ("x.reshape(-1).view(-1, n)", (8, 8), (None, None)),
+    ("x.reshape(-1, n // 4 if k else k)", (3, 12), (3, 12)),
+    ("x.reshape(-1, k)", (4, 12), (4, 12)),
+    ("(x * b) * 2", (2, 12), (2, 12)),
+    ("x[x.size(1) // 4 :] * 2", (1, 8), (None, None)),
+    ("x[:, :: x.size(1) // 4] * 2", (4, 8), (None, None)),
+]
+
+
+@pytest.mark.parametrize(("expression", "sample", "held"), BY_CHANCE)
+def test_a_number_with_a_sizes_value_is_not_taken_for_it(
+    expression: str, sample: tuple[int, int], held: tuple[int | None, int | None]
+) -> None:
+    module = in_forward(expression, "b, n = x.shape", "k = min(n, 4)", two=2, eight=8)
+    program = from_one_trace(module, x=torch.randn(sample))
+    sizes = [verdict.size if isinstance(verdict.size, int) else None for verdict in program.verdicts]
+    assert tuple(sizes) == held
+    for shape in ((4, 12), (2, 16), (3, 8), sample):
+        if all(size in (None, real) for size, real in zip(sizes, shape, strict=True)):
+            assert_agrees(program, module, {"x": torch.randn(shape)})
+
+
+@pytest.mark.parametrize(
+    "expression", ["x * self.made", "x.view(self.made, -1)", "torch.roll(x, self.made, 1)"]
+)
+def test_an_attribute_that_forward_sets_is_no_constant(expression: str) -> None:
+    module = in_forward(expression, "self.made = x.shape[1] // 2", "self.other = 3")
+    assert [each.size for each in from_one_trace(module, x=torch.randn(4, 8)).verdicts] == [4, 8]
+    given = in_forward(expression, "self.other = x.shape[1] // 2", made=4)
+    program = from_one_trace(given, x=torch.randn(4, 8))
+    assert all(isinstance(each.size, str) for each in program.verdicts)
+    for shape in ((8, 4), (2, 6)):
+        assert_agrees(program, given, {"x": torch.randn(shape)})
+
+
 FREE = [
     "x[:, 1:]",
     "x[:, :-1]",
