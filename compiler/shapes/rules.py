@@ -46,9 +46,26 @@ def substitute(system: System, it: Statement, v: Expr, e: Expr) -> Statements | 
     not occur."""
     if e.op == "size" and system.age(e) > system.age(v):
         v, e = e, v
-    if v in e.free or not system.simplifier.is_coordinate(e) or any(x.op == "index" for x in e.free):
+    if _rests_on(system, e, v) or not system.simplifier.is_coordinate(e):
+        return None
+    if any(x.op == "index" for x in e.free):
         return None
     return system.assign(v, e, it)
+
+
+def _rests_on(system: System, e: Expr, v: Expr) -> bool:
+    """Whether `v` occurs in `e`, or in what stands for a variable of it: where the budget is spent, that was
+    not put in."""
+    known = system.facts.substitution
+    seen: set[Expr] = set()
+    waiting = [e]
+    while waiting:
+        free = waiting.pop().free
+        if v in free:
+            return True
+        waiting += [known[x] for x in free if x in known and x not in seen]
+        seen |= free
+    return False
 
 
 def _difference(system: System, x: Expr, y: Expr) -> Polynomial:

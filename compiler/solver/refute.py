@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dlcb.compiler.expr.dag import Expr, toposort
+from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import const
 from dlcb.compiler.expr.ops import OPS
 from dlcb.compiler.solver.polynomial import Polynomial
@@ -107,10 +107,16 @@ class _Point:
         return total < 0
 
     def _value(self, root: Expr) -> int | None:
-        values = self._values
-        if root not in values:
-            for node in toposort([root], lambda n: n not in values):
-                values[node] = self._calculated(node)
+        values, standing = self._values, self._facts.substitution
+        stack = [root]  # as deep as what stands for sizes in turn
+        while root not in values:
+            node = stack[-1]
+            below = (standing[node],) if node in standing else node.args
+            missing = [each for each in below if each not in values]
+            if missing:
+                stack += missing
+            else:
+                values[stack.pop()] = self._calculated(node)
         return values[root]
 
     def _calculated(self, node: Expr) -> int | None:

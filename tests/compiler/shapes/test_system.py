@@ -452,6 +452,17 @@ def test_the_benchmark_says_where_a_budget_ends() -> None:
     assert cut.steps < whole.steps and cut.residual >= whole.residual > 0
 
 
+def test_what_stands_for_a_size_never_rests_on_it() -> None:
+    system = System()
+    n, m = system.fresh("n"), system.fresh("m")
+    system.equal(m, n * 2 + 1)
+    system.simplifier.engine.budget = 0  # so that what stands for m is no longer put in
+    system.simplifier.forget()
+    system.equal(n, m // 3)
+    assert list(system.facts.substitution) == [m]
+    assert [repr(guard.condition) for guard in system.solve().guards] == ["n * 2 + 1 == m", "m // 3 == n"]
+
+
 def test_an_exhausted_budget_keeps_guards_and_never_a_wrong_literal() -> None:
     whole, cut = program(160, 24), program(160, 24, budget=60)
     assert cut.solve().report.stopped == "budget"
