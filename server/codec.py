@@ -24,6 +24,9 @@ from dlcb.server.errors import BadRequest, TooLarge
 from dlcb.server.types import Buffer, InferRequest, Parts, RequestedOutput, Tensor
 
 MAX_ELEMENTS = 2**31  # axes of 0 counted as 1: what a model makes of an empty input must be addressable
+# The same of an input that holds nothing: a mean over its axes of 0 fills what the others have. As many as a
+# body of 64 MiB brings in FP32, so that a few bytes ask for no more than many do.
+MAX_EMPTY_ELEMENTS = 2**24
 LARGEST_PLAIN = 4096  # elements; a packer for each size and datatype is kept up to here
 NO_NAN = "JSON has no NaN and no Infinity, send tensors that hold them as binary data"
 _NOT_A_NUMBER = re.compile(rb"[\[,:\s-](NaN|Infinity)\b")
@@ -325,6 +328,11 @@ def _shape(name: str, value: Any) -> tuple[int, ...]:
             raise BadRequest(
                 f"input '{name}', axis {axis}: size {size} makes more elements than can be addressed"
             )
+    if 0 in value and elements > MAX_EMPTY_ELEMENTS:
+        raise BadRequest(
+            f"input '{name}' of shape {value} holds nothing, and its other axes make {elements} elements: "
+            f"at most {MAX_EMPTY_ELEMENTS} are allowed"
+        )
     return tuple(value)
 
 

@@ -323,6 +323,7 @@ class TensorProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.app = _while_connected(self.app)
         self._heard = self.loop.time()
         self._set_timer(min(self.receive_seconds, self.timeout_keep_alive))
 
@@ -425,6 +426,23 @@ class TensorProtocol(HttpToolsProtocol):
         self.expect_100_continue = any(
             name == b"expect" and value.lower() == b"100-continue" for name, value in headers
         )
+
+
+def _while_connected(app: Any) -> Any:
+    """What uvicorn serves, which says nothing to a client that is gone: between the end of a connection and
+    uvicorn's hearing of it a write is an error, and each would be in the log."""
+
+    async def connected(scope: Any, receive: Any, send: Any) -> None:
+        cycle: RequestResponseCycle = send.__self__
+
+        async def say(message: Any) -> None:
+            if cycle.transport.is_closing():
+                cycle.disconnected = True
+            await send(message)
+
+        await app(scope, receive, say)
+
+    return connected
 
 
 def _may_be_asked(cycle: RequestResponseCycle) -> bool:

@@ -182,6 +182,21 @@ def test_pipelined_requests_are_answered_in_order(connection: Connection) -> Non
     assert connection.response()[0] == 400
 
 
+def test_clients_that_break_off_what_they_have_pipelined_leave_no_errors_in_the_log(
+    server: LiveServer, connection: Connection
+) -> None:
+    at_once = struct.pack("ii", 1, 0)  # what has been sent is reset
+    for number in range(100):
+        leaving = Connection(server)
+        leaving.send(request(body(number)) * 5)
+        time.sleep(number * 1e-4)
+        leaving.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+        leaving.close()
+    connection.send(request(body(3)))
+    assert data_of(connection.response()) == [3]
+    assert not [line for line in server.lines if "Exception in ASGI" in line]
+
+
 def test_a_chunked_body(connection: Connection) -> None:
     data = body(5, 6)
     chunks = [b"%x\r\n%b\r\n" % (len(part), part) for part in (data[:7], data[7:30], data[30:])]

@@ -96,6 +96,7 @@ CASES = [
     Case("shape huge", infer(shape=[1, 2**63]), ("'x'", "axis 1", str(2**63))),
     Case("shape product huge", infer(shape=[2**20, 2**20]), ("'x'", "axis 1", "elements")),
     Case("shape empty and huge", infer(shape=[0, 2**40], data=[]), ("'x'", "axis 1", "elements")),
+    Case("shape empty and large", infer(shape=[2**31, 0], data=[]), ("'x'", "holds nothing", str(2**31), str(2**24))),
     Case("shape text", infer(shape=[1, "2"]), ("'x'", "axis 1", '"2"')),
     Case("shape float", infer(shape=[1, 2.0]), ("'x'", "axis 1", "2.0")),
     Case("shape null", b'{"inputs":[{"name":"x","shape":[1,null],"datatype":"FP32","data":[1]}]}', ("'x'", "axis 1")),

@@ -71,7 +71,7 @@ def test_it_measures_and_finds_no_error(
 
     done = subprocess.run(
         [path, "-m", model, "-u", str(httpx.URL(server.url).netloc, "ascii"), "-i", "http",
-         "--measurement-mode", "count_windows", "--measurement-request-count", "200", "-s", "90", "-r", "4",
+         "--measurement-mode", "count_windows", "--measurement-request-count", "200", "-s", "999", "-r", "10",
          "--concurrency-range", "4", *options],
         cwd=tmp_path, env={**os.environ, "LD_LIBRARY_PATH": str(library)},
         capture_output=True, text=True, check=False,
