@@ -32,6 +32,7 @@ from dlcb.server import logs
 from dlcb.server.cache import open_described
 from dlcb.server.channel import Channel
 from dlcb.server.errors import OF_USERS_CODE
+from dlcb.server.lost_device import end_if_lost
 from dlcb.server.settings import import_beside
 
 MESSAGE_KEPT = 4000
@@ -49,6 +50,7 @@ class CompileProcess:
         self._compile_backend, self._pin_backend = backend.compile_model, backend.pin_model
         # None is the compiler's default, this machine's CPU; a device's architecture is the compiler's to
         # find out.
+        self._device = options["device"]
         self._options = None if options["device"] == "cpu" else backend.options_for(options["device"])
         if not options["compile"]:
             self._options = replace(self._options or backend.CompileOptions(), only_stored=True)
@@ -73,7 +75,10 @@ class CompileProcess:
         while True:
             _rank, _count, message = self._asked.get()
             self._channel.send({"number": message["number"], "begins": True})
-            self._channel.send(self._compile(message))
+            reply = self._compile(message)
+            self._channel.send(reply)
+            if "error" in reply:
+                end_if_lost(self._device)
 
     def _compile(self, message: dict[str, Any]) -> dict[str, Any]:
         number, start = message["number"], time.perf_counter()

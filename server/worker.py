@@ -41,6 +41,7 @@ from dlcb.server.channel import Channel
 from dlcb.server.datatypes import BY_DTYPE
 from dlcb.server.errors import OF_USERS_CODE, BadRequest, DeadlineExceeded, TooLarge
 from dlcb.server.lookout import LOOK_SECONDS, look
+from dlcb.server.lost_device import end_if_lost
 from dlcb.server.memory import check_memory, footprint_of
 from dlcb.server.padding import Padding, PaddingError
 from dlcb.server.priority import lower_thread
@@ -135,6 +136,7 @@ class Worker:
             return _failed(job, "changed", error.message), []
         except OF_USERS_CODE as error:
             log.error("a model failed", exc_info=True, extra={"fields": {"model": job["model"]}})
+            end_if_lost(self._device)
             return _failed(job, "model", f"the model failed with {type(error).__name__}"), []
 
     def _run(self, handle: int, model: Any, arrays: Mapping[str, numpy.ndarray]) -> Any:
@@ -166,6 +168,7 @@ class Worker:
                 recorded = model is not None and model.promote()
         except OF_USERS_CODE:  # jobs are answered without
             log.error("a hot plan was not recorded", exc_info=True, extra={"fields": {"model": handle}})
+            end_if_lost(self._device)
             recorded = False
         if recorded:
             self._ran[handle] = None
@@ -276,12 +279,14 @@ class Worker:
         except CompilerError as error:
             failed = {"event": "failed", "handle": handle, "error": str(error)[:MESSAGE_KEPT]}
             self._tell({**failed, "why": "gone" if isinstance(error, ArtifactError) else ""})
+            end_if_lost(self._device)
         except OF_USERS_CODE as error:
             log.error(
                 "a model did not load", exc_info=True, extra={"fields": {"model": message["source"]["name"]}}
             )
             text = "".join(traceback.format_exception_only(error)).strip()
             self._tell({"event": "failed", "handle": handle, "error": text[:MESSAGE_KEPT], "why": ""})
+            end_if_lost(self._device)
         else:
             self._tell(
                 {
@@ -352,6 +357,7 @@ class Worker:
             return str(error)
         except OF_USERS_CODE as error:  # on rows that nobody asked for
             log.warning("padded rows fail", exc_info=True, extra={"fields": {"model": source.name}})
+            end_if_lost(self._device)
             return f"padded rows fail with {type(error).__name__}: {error}"[:MESSAGE_KEPT]
         return ""
 
