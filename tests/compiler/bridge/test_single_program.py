@@ -245,6 +245,8 @@ BY_CHANCE = [
     ("x.reshape(x.size(1) // 4, -1).sum(1)", (2, 8), (None, None)),
     ("torch.linspace(0, 1, 4) * x.sum()", (4, 4), (None, None)),
     ("x.t().topk(4, 0).values", (3, 4), (None, None)),
+    ("torch.fft.rfft(x, dim=1).abs() + 1", (3, 8), (None, None)),
+    ("torch.fft.rfft(x, dim=1).abs() + 1", (5, 8), (None, None)),
     ("x.t().reshape(max(n // 4, 1), -1)", (1, 1), (1, 1)),
     ("x.reshape(n // b, -1).sum(1)", (1, 4), (1, 4)),
     ("x.view(b, x.shape[0], n // x.shape[0]).transpose(1, 2).reshape(b, n)", (4, 4), (4, 4)),
