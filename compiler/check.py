@@ -37,7 +37,7 @@ from dlcb.compiler.bridge.files import exported_sizes
 from dlcb.compiler.bridge.one_device import settle
 from dlcb.compiler.bridge.record import Trace
 from dlcb.compiler.disagreement import beyond_chance, in_words, write_reproduction
-from dlcb.compiler.errors import DeclarationError, GuardError, IndexRangeError, RequestError
+from dlcb.compiler.errors import CaptureError, DeclarationError, GuardError, IndexRangeError, RequestError
 from dlcb.compiler.refused import Refusal, refusals, too_small
 from dlcb.compiler.signature import Signature
 from dlcb.compiler.source import ModelSource
@@ -144,7 +144,11 @@ class Answers:
         try:
             with recording or nullcontext():
                 eager = self._eager(inputs)
+            if self.device == "cuda":
+                torch.cuda.synchronize()
         except Exception as error:  # the user's code may raise anything
+            if self.device == "cuda":
+                _require_device(sizes)
             return Answer(sizes, seed, bare, refusal=refusal_words(error))
         answer = Answer(sizes, seed, bare, eager, drawn=recording.drawn if recording else None)
         try:
@@ -299,6 +303,20 @@ def check(
         limits += too_small(trials.inside, trials.accepted, answers.always_refuses)
         return Verdict("", tuple(limits), notes, tuple(dict.fromkeys(confirmed)))
     return _quarantined(source, reason)
+
+
+def _require_device(sizes: Mapping[str, int]) -> None:
+    """Raises CaptureError where PyTorch's own kernels have met a bad index, after which the GPU runs nothing
+    more in this process."""
+    try:
+        torch.cuda.synchronize()
+    except Exception as error:
+        at = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+        raise CaptureError(
+            f"PyTorch's own answer at {at} stops the GPU: {refusal_words(error)}; where such sizes are not "
+            "meant to be legal, `dims` can say so",
+            stage="reference",
+        ) from error
 
 
 def _quarantined(source: ModelSource, reason: str) -> Verdict:
