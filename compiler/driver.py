@@ -209,7 +209,7 @@ def _compile_module(
                 settle(module, "cpu")  # from where the load check would have asked it
             line = error.source_line if isinstance(error, OperatorTooLong) else ""
             if not line or line in left or len(left) == _MOST_LEFT:
-                return _put_eager(source, _eager(source, module, error), store, clock)
+                return _put_eager(source, _eager(source, module, error, options), store, clock)
             left = {**left, line: error.message}
             logger.warning("%s: PyTorch runs the calls of %s: %s", source.name, line, error.message)
     reason = verdict.quarantined
@@ -276,7 +276,7 @@ def _generalized(
     except (CaptureError, UnsupportedOperator, Incomparable) as error:
         if isinstance(module, ExportedProgram):
             raise
-        return _eager(source, module, error)
+        return _eager(source, module, error, options)
 
 
 def _refuse_chance(captured: Captured) -> None:
@@ -289,10 +289,22 @@ def _refuse_chance(captured: Captured) -> None:
         )
 
 
-def _eager(source: ModelSource, module: nn.Module | ExportedProgram, error: CompilerError) -> Untraced:
-    """What is known of a model that stays PyTorch's because of `error`."""
+def _eager(
+    source: ModelSource,
+    module: nn.Module | ExportedProgram,
+    error: CompilerError,
+    options: CompileOptions,
+) -> Untraced:
+    """What is known of a model that stays PyTorch's because of `error`. On a GPU it may run what a CPU does
+    not, as Fourier transforms of half types."""
     runnable = settle(module.module(), "cpu") if isinstance(module, ExportedProgram) else module
-    found = untraced(source, runnable, error)
+    device = _device(options)
+    try:
+        found = untraced(source, runnable, error)
+    except CaptureError:
+        if device == "cpu" or not torch.cuda.is_available():
+            raise
+        found = untraced(source, settle(runnable, device), error, device)
     logger.error("%s is served by eager PyTorch: %s", source.name, found.why)
     return found
 

@@ -45,12 +45,13 @@ class Untraced:
     why: str
 
 
-def untraced(source: ModelSource, module: nn.Module, error: CompilerError) -> Untraced:
-    """What is known of a program whose compilation ended in `error`; raises that where the program does not
-    run at any size that is tried, or where its answers depend on what earlier ones left in its tensors, and a
-    DeclarationError where it runs with inputs of other types."""
+def untraced(source: ModelSource, module: nn.Module, error: CompilerError, device: str = "cpu") -> Untraced:
+    """What is known of a program on `device` whose compilation ended in `error`. Raises it where the program
+    does not run at any size that is tried, or where its answers depend on what earlier ones left in its
+    tensors, and a DeclarationError where it runs with inputs of other types."""
     dims, free = declare(source, source.inputs, System())
     runner = _Runner(module, source.inputs, dims, free)
+    runner.device = device
     before = _contents(module)
     try:
         sizes = runner.first()
@@ -121,10 +122,12 @@ class _Runner(Prober):
     """Looks for sizes at which the program itself runs, on real tensors."""
 
     result: object = None
+    device = "cpu"
 
     def trace(self, sizes: Bindings) -> None:  # type: ignore[override]
         self.call(self.tensors(sizes))
 
     def call(self, inputs: Mapping[str, torch.Tensor]) -> None:
         with capture.user_code("forward"), unchanged(self.module), torch.no_grad(), without_fast_path():
-            self.result = called(self.module, "cpu", lambda: capture.bound(self.module, inputs))
+            here = {name: tensor.to(self.device) for name, tensor in inputs.items()}
+            self.result = called(self.module, self.device, lambda: capture.bound(self.module, here))

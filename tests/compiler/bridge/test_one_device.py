@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from dlcb.compiler import CompileOptions, InputDeclaration, ModelSource, compile_model, load_model
 from dlcb.compiler.bridge import one_device
 from dlcb.compiler.bridge.one_device import Arguments, OneDevice, called, names_devices, settle
+from dlcb.compiler.errors import CaptureError
 from dlcb.compiler.loading import options_for
 from dlcb.kernel_cache import open_store
 
@@ -178,6 +179,31 @@ def test_a_program_runs_on_either_device(exported_on: str, device: str, tmp_path
     torch.export.save(program, path)
     declared = InputDeclaration("x", "float32", ("batch", "length", 8))
     _agrees(ModelSource("any", "1", program=str(path), inputs=(declared,)), device, tmp_path)
+
+
+class Transformed(nn.Module):
+    """Half a spectrum, which PyTorch has on a GPU alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.fft.rfft(x).abs()
+
+
+def transformed() -> nn.Module:
+    return Transformed()
+
+
+@pytest.mark.device
+def test_what_runs_on_a_gpu_alone_is_pytorchs_there(tmp_path: Path) -> None:
+    declared = InputDeclaration("x", "float16", ("batch", 8))
+    source = ModelSource("halves", "1", f"{__name__}:transformed", inputs=(declared,))
+    store = open_store(tmp_path)
+    made = compile_model(source, store, options_for("cuda"))
+    assert made.report.tier == "eager" and "Half" in made.report.quarantined
+    model = load_model(source, made.artifact_key, store, device="cuda")
+    x = torch.randn(3, 8, device="cuda").half()
+    torch.testing.assert_close(model.call(x)[0], torch.fft.rfft(x).abs())
+    with pytest.raises(CaptureError, match="Half"):
+        compile_model(source, open_store(tmp_path / "cpu"), CompileOptions())
 
 
 def _agrees(source: ModelSource, device: str, folder: Path) -> None:
