@@ -15,8 +15,8 @@ log = logging.getLogger("dlcb.device")
 def end_if_lost(device: str) -> None:
     """To be called after a failure: end this process where its GPU answers nothing more."""
     torch = sys.modules.get("torch")  # the backend's, where it has one
-    if device == "cpu" or torch is None:
-        return
+    if device == "cpu" or torch is None or not torch.cuda.is_initialized():
+        return  # what was never used is not lost
     try:
         torch.cuda.synchronize()
     except Exception as error:  # whatever the driver says

@@ -17,17 +17,24 @@ from dlcb.server.lost_device import end_if_lost
 def synchronize():
     {does}
 
-sys.modules["torch"] = SimpleNamespace(cuda=SimpleNamespace(synchronize=synchronize))
+used = SimpleNamespace(synchronize=synchronize, is_initialized=lambda: {used})
+sys.modules["torch"] = SimpleNamespace(cuda=used)
 end_if_lost({device!r})
 """
 FAILS = "raise RuntimeError('CUDA error: device-side assert triggered')"
 
 
 @pytest.mark.parametrize(
-    ("device", "does", "code"), [("cuda", FAILS, LOST), ("cuda", "pass", 0), ("cpu", FAILS, 0)]
+    ("device", "used", "does", "code"),
+    [
+        ("cuda", True, FAILS, LOST),
+        ("cuda", True, "pass", 0),
+        ("cuda", False, FAILS, 0),
+        ("cpu", True, FAILS, 0),
+    ],
 )
-def test_it_ends_where_the_device_answers_nothing(device: str, does: str, code: int) -> None:
-    script = SCRIPT.format(does=does, device=device)
+def test_it_ends_where_the_device_answers_nothing(device: str, used: bool, does: str, code: int) -> None:
+    script = SCRIPT.format(does=does, device=device, used=used)
     command = [sys.executable, "-c", script]
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert ended.returncode == code, ended.stderr
