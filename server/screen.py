@@ -39,6 +39,7 @@ class Terminal:
         )
         self._tasks: dict[str, TaskID] = {}
         self._width = max(map(len, models), default=0)
+        self._several = {name for name in models if models.count(name) > 1}  # versions
         self._out.print(f"{doing} {', '.join(models) or 'without a model'}", markup=False)
         self._tasks[WORKERS] = self._bars.add_task(WORKERS, total=None, stage="loading PyTorch")
         for name in dict.fromkeys(models):
@@ -53,7 +54,7 @@ class Terminal:
 
     def loaded(self, model: ServedModel) -> None:
         self._bars.update(self._tasks[model.name], visible=False)
-        for line in ready_lines(model, self._width):
+        for line in ready_lines(model, self._width, versioned=model.name in self._several):
             self._out.print(line, markup=False)
 
     def left_out(self, model: str, line: str) -> None:
@@ -76,10 +77,11 @@ class Terminal:
         self._error.print(f"dlcb: {' '.join(line.split())}", markup=False)
 
 
-def ready_lines(model: ServedModel, width: int = 0) -> list[str]:
+def ready_lines(model: ServedModel, width: int = 0, versioned: bool = False) -> list[str]:
     """`minilm  free batch, sequence | dynamic | 31 kernels | stacks batch | 7.9 s | cache miss`,
     and below it why PyTorch runs it, where it does, at which sizes no graph of it serves, and why requests do
-    not share batches as far as they were meant to. `width` is that of the longest name."""
+    not share batches as far as they were meant to. `width` is that of the longest name; `versioned`: others
+    have the same name."""
     width = max(width, LEAST_WIDTH)
     ranks = sorted({len(shape) for shape in model.probes})
     seconds = model.compile_seconds + model.load_seconds
@@ -93,6 +95,7 @@ def ready_lines(model: ServedModel, width: int = 0) -> list[str]:
         said.insert(0, f"PyTorch runs it: {why}")
     if model.stacks and model.signature.batch is None:
         said = [*model.report.get("batching", ()), *said]
+    line = f"version {model.version} | {line}" if versioned else line
     return [f"{model.name:<{width}} {line}", *(f"{'':<{width}}   {' '.join(text.split())}" for text in said)]
 
 

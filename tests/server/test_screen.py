@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
 from dlcb.compiler.report import GraphLine, Report
-from dlcb.server.screen import report_line
+from dlcb.server.model import ServedModel
+from dlcb.server.screen import ready_lines, report_line
 
 TWO = (GraphLine("n < 9", 1, 0), GraphLine("8 < n", 1, 0))
 REST = ("where n % 7 == 3, PyTorch runs the model: told to",)
@@ -23,3 +27,14 @@ REST = ("where n % 7 == 3, PyTorch runs the model: told to",)
 )
 def test_several_graphs_and_what_they_leave_to_pytorch(report: Report, words: str) -> None:
     assert words in report_line(report.to_json(), 1.5)
+
+
+def test_versions_of_a_model_are_told_apart() -> None:
+    source = SimpleNamespace(program="")
+    model = SimpleNamespace(
+        name="one", version="2", source=source, probes=(), compile_seconds=0.5, load_seconds=1.0, stacks=False
+    )
+    model.report, model.unpadded = Report("dynamic").to_json(), ""
+    served = cast(ServedModel, model)
+    assert ready_lines(served, 4)[0].startswith("one          free none |")
+    assert ready_lines(served, 4, versioned=True)[0].startswith("one          version 2 | free none |")
