@@ -4,8 +4,8 @@ accumulator for each lane of a block."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from dlcb.compiler.dtype import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT8, DType
@@ -21,8 +21,12 @@ from dlcb.compiler.kgen.verify import conditions
 BLOCK_START = index("begin", ONE)  # stands for the block of lanes, in which accumulators live
 BLOCK_END = index("end", ONE)
 BLOCK = {"flat": 2048, "column": 1024}  # lanes that one thread takes at a time
-_ROW_PART, _COLUMN_PART = 4096, 128  # elements that are summed in float32 before they join a sum in double
 _STRIP = 32  # elements of a row that are joined side by side: four vectors of eight; of extrema twice as many
+_BESIDE, _LIGHT = 4, 40  # elements of a column that are joined first; operations, where that pays
+# Additions to one accumulator in float32, which then joins one in double. Where all elements are equal, every
+# addition rounds in the same direction, so that the error grows with their number.
+_ADDITIONS = 16
+_TERMS = 1024  # what takes long to compute is kept for so many elements, then summed as plain elements are
 # elements, plain ones and such as call a function; with fewer, starting threads costs more than they save
 _WORTH_A_THREAD, _DEAR_AND_WORTH_IT = 16384, 4096
 _SIGNATURE = "void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads"
@@ -32,13 +36,17 @@ _CLAUSES = {"sum": "+", "prod": "*", "max": "greatest", "min": "least", "any": "
 @dataclass(frozen=True)
 class _Strips:
     """Text of a loop over strips of a row: the name of a strip's first element, its length, the lines before
-    the loop, of one element, and after the loop."""
+    the loop, of one element, and after the loop, for parts of so many elements (0: all in one), and those
+    before and after the loop over what is left."""
 
     first: str
     length: int
-    before: list[str]
-    body: list[str]
-    after: list[str]
+    part: int
+    before: list[str] = field(default_factory=list)
+    body: list[str] = field(default_factory=list)
+    after: list[str] = field(default_factory=list)
+    before_rest: list[str] = field(default_factory=list)
+    after_rest: list[str] = field(default_factory=list)
 
 
 class Cpp(Lowering):
@@ -120,7 +128,7 @@ class Cpp(Lowering):
             if scope is not self.root:
                 self.root.lines.extend(scope.lines)
             return
-        dear = any(cost_of(n) >= TRANSCENDENTAL for n in toposort(e.scalar for e in self.nest.elements))
+        dear = _are_dear(toposort(e.scalar for e in self.nest.elements))
         least = _DEAR_AND_WORTH_IT if dear else _WORTH_A_THREAD
         self.shared = self._size(self.nest.work()), least
         self.root.lines.extend(before)
@@ -146,21 +154,23 @@ class Cpp(Lowering):
         part: int = 0,
         after: Sequence[str] = (),
         strips: _Strips | None = None,
+        first: str = "start",
     ) -> None:
-        """Write the loops, innermost first; `after` are the lines that end a part."""
+        """Write the loops, innermost first; with `part` the innermost one walks parts of so many elements,
+        each from `first` on, and `after` are the lines that end one."""
         for number in reversed(range(len(loops))):
             last = number == len(loops) - 1
             parent = scopes[number - 1] if number else home
             if not last:
                 parent.add([self._loop(loops[number])], scopes[number])
                 continue
-            size, around, first, end = self._extent(loops[number]), parent, "0", ""
+            size, around, begin, end = self._extent(loops[number]), parent, "0", ""
             if part:
-                around, first, end = scopes[number].around, "start", "stop"
+                around, begin, end = scopes[number].around, first, "stop"
                 around.lines.insert(
                     0, f"const int64_t stop = start + {part} < {size} ? start + {part} : {size};"
                 )
-            self._walk(loops[number], first, end or size, scopes[number], around, innermost, strips)
+            self._walk(loops[number], begin, end or size, scopes[number], around, innermost, strips)
             if part:
                 around.lines.extend(after)
                 parent.add([f"for (int64_t start = 0; start < {size}; start += {part})"], around)
@@ -177,21 +187,28 @@ class Cpp(Lowering):
     ) -> None:
         """Write an innermost loop, after the strips of it that are whole."""
         name, count = identifier(loop.value), loop.args[0]
-        if strips is not None:
+        if strips is None:
+            home.add([*pragma, f"for (int64_t {name} = {first}; {name} < {end}; ++{name})"], scope)
+        else:
             around, strip = Scope(home, frozenset()), Scope(home, frozenset())
-            start, length = strips.first, strips.length
+            start, length, last = strips.first, strips.length, end
             home.lines.append(f"int64_t {start} = {first};")
+            if strips.part:
+                last, most = f"{start}_end", f"{start} + {strips.part}"
+                around.lines.append(f"const int64_t {last} = {most} < {end} ? {most} : {end};")
             around.lines.extend(strips.before)
             strip.lines.extend(strips.body)
             each = f"for (int64_t {name} = {start}; {name} < {start} + {length}; ++{name})"
-            whole = f"for (; {start} + {length} <= {end}; {start} += {length})"
+            whole = f"for (; {start} + {length} <= {last}; {start} += {length})"
             around.add([whole, "#pragma omp simd", each], strip)
             around.lines.extend(strips.after)
-            home.add([f"if ({start} + {length} <= {end})"], around)
+            home.add([f"{'while' if strips.part else 'if'} ({start} + {length} <= {end})"], around)
             if count.is_const and count.value % length == 0:
                 return
-            first = start
-        home.add([*pragma, f"for (int64_t {name} = {first}; {name} < {end}; ++{name})"], scope)
+            rest = Scope(home, frozenset(), list(strips.before_rest))
+            rest.add([*pragma, f"for (int64_t {name} = {start}; {name} < {end}; ++{name})"], scope)
+            rest.lines.extend(strips.after_rest)
+            home.add([f"if ({start} < {end})"], rest)
 
     def _loop(self, loop: Expr) -> str:
         name = identifier(loop.value)
@@ -274,90 +291,116 @@ class Cpp(Lowering):
 
     def _fold_scalars(self, folds: Sequence[Expr], accumulators: Sequence[str], home: Scope) -> None:
         loops = folds[0].args[1:]
-        part = self._part(folds, _ROW_PART)
+        if _side_by_side(folds):
+            self._fold_strips(folds, accumulators, home)
+            return
+        part = _part(folds, _TERMS, alone=True)
         scopes = self._nested(loops, home, part)
         bodies = self.compute([fold.args[0] for fold in folds], scopes[-1])
-        plain = len(scopes[-1].lines)
         after: list[str] = []
-        running: list[str] = []
+        clauses = ""
+        for fold, accumulator, body in zip(folds, accumulators, bodies, strict=True):
+            if part and _summed(fold):
+                home.names[fold] = f"(float){accumulator}", 14
+                home.lines.append(f"double {accumulator} = 0.0;")
+                terms, place = f"terms_of_{accumulator}", f"{identifier(loops[-1].value)} - start"
+                scopes[-1].around.lines.append(f"alignas(64) float {terms}[{part}];")
+                scopes[-1].lines.append(f"{terms}[{place}] = {body[0]};")
+                after.append(f"{accumulator} += sum_of({terms}, stop - start);")
+                continue
+            home.names[fold] = accumulator, ATOM
+            home.lines.append(f"{self.type_name(fold.dtype)} {accumulator} = {identity(fold)[0]};")
+            scopes[-1].lines.append(self.joined(fold, accumulator, body))
+            clauses += f" reduction({_CLAUSES[fold.value]}:{accumulator})"
+        vector = [] if is_serial(folds[0]) and len(loops) > 1 else self._simd(scopes[-1], clauses)
+        self._close(loops, scopes, home, vector, part, after)
+        if loops == kept_loops(self.nest):
+            self.loop_written()
+
+    def _fold_strips(self, folds: Sequence[Expr], accumulators: Sequence[str], home: Scope) -> None:
+        """Whole strips, each of whose elements has an accumulator of its own, then the rest of the row."""
+        loops = folds[0].args[1:]
+        first, place, length = self.fresh("strip"), identifier(loops[-1].value), _strip(folds)
+        scopes = self._nested(loops, home)
+        bodies = self.compute([fold.args[0] for fold in folds], scopes[-1])
+        strips = _Strips(first, length, _part(folds, _ADDITIONS * length), body=list(scopes[-1].lines))
         clauses = ""
         for fold, accumulator, body in zip(folds, accumulators, bodies, strict=True):
             kind, start, name = self.type_name(fold.dtype), identity(fold)[0], accumulator
             home.names[fold] = accumulator, ATOM
-            outside = home
-            if part and _summed(fold):
-                outside, name = scopes[-1].around, f"part_of_{accumulator}"
+            lanes = f"{name}_lanes"
+            strips.before.extend(_filled(kind, lanes, length, start))
+            strips.body.append(self.joined(fold, f"{lanes}[{place} - {first}]", body))
+            joined = f"join_lanes<{length}>({lanes}, {JOINS[fold.value]}())", ATOM
+            if strips.part and _summed(fold):
+                name = f"rest_of_{accumulator}"
                 home.lines.append(f"double {accumulator} = 0.0;")
-                after.append(f"{accumulator} += {name};")
                 home.names[fold] = f"(float){accumulator}", 14
-            outside.lines.append(f"{kind} {name} = {start};")
+                strips.after.append(f"{accumulator} += {joined[0]};")
+                strips.before_rest.append(f"{kind} {name} = {start};")
+                strips.after_rest.append(f"{accumulator} += {name};")
+            else:  # joined with what earlier rounds of the loops around it have found
+                home.lines.append(f"{kind} {name} = {start};")
+                strips.after.append(self.joined(fold, name, joined))
             scopes[-1].lines.append(self.joined(fold, name, body))
-            running.append(name)
             clauses += f" reduction({_CLAUSES[fold.value]}:{name})"
-        strips = self._strips(folds, running, bodies, scopes[-1], plain) if _side_by_side(folds) else None
-        vector = [] if is_serial(folds[0]) and len(loops) > 1 else self._simd(scopes[-1], clauses)
-        self._close(loops, scopes, home, vector, part, after, strips)
+        self._close(loops, scopes, home, self._simd(scopes[-1], clauses), strips=strips)
         if loops == kept_loops(self.nest):
             self.loop_written()
 
-    def _strips(
-        self,
-        folds: Sequence[Expr],
-        running: Sequence[str],
-        bodies: Sequence[Spelled],
-        scope: Scope,
-        plain: int,
-    ) -> _Strips:
-        """The loop of `scope` again for whole strips, each of whose elements has an accumulator of its own;
-        `plain` lines of the scope stand before what joins."""
-        first, place = self.fresh("strip"), identifier(folds[0].args[-1].value)
-        length = _strip(folds)
-        strips = _Strips(first, length, [], list(scope.lines[:plain]), [])
-        for fold, name, body in zip(folds, running, bodies, strict=True):
-            kind, start = self.type_name(fold.dtype), identity(fold)[0]
-            strips.before.extend(_filled(kind, f"{name}_lanes", length, start))
-            strips.body.append(self.joined(fold, f"{name}_lanes[{place} - {first}]", body))
-            # joined with what earlier rounds of the loops around it have found
-            joined = f"join_lanes<{length}>({name}_lanes, {JOINS[fold.value]}())", ATOM
-            strips.after.append(self.joined(fold, name, joined))
-        return strips
-
     def _fold_lanes(self, folds: Sequence[Expr], accumulators: Sequence[str], home: Scope) -> None:
+        """An accumulator for each lane, which a few elements of a column join at once where that pays."""
         loops = folds[0].args[1:]
-        part = self._part(folds, _COLUMN_PART)
+        beside = self.beside(folds)
+        part = _part(folds, max(_ADDITIONS * beside, 2 * _ADDITIONS), alone=True)
         scopes = self._nested(loops, home, part)
         lanes = Scope(scopes[-1], frozenset((self._lane,)))
         bodies = self.compute([fold.args[0] for fold in folds], lanes)
         name = identifier(self._lane.value)
-        length, here = (
-            (BLOCK["column"], f"[{name} - begin]")
-            if self._blocked
-            else (self._extent(self._lane), f"[{name}]")
-        )
-        after: list[str] = []
+        if self._blocked:
+            length, count, here = str(BLOCK["column"]), "end - begin", f"[{name} - begin]"
+        else:
+            length = count = self._extent(self._lane)
+            here = f"[{name}]"
+        each = Scope(None, frozenset(), [*scopes[-1].lines, *lanes.lines])  # of a few elements
+        before, after, ends = list[str](), list[str](), list[str]()
         for fold, accumulator, body in zip(folds, accumulators, bodies, strict=True):
             kind, start, running = self.type_name(fold.dtype), identity(fold)[0], accumulator
             home.names[fold] = accumulator + here, ATOM
+            before.append(f"{kind} few_of_{accumulator} = {start};")
+            each.lines.append(self.joined(fold, f"few_of_{accumulator}", body))
             if part and _summed(fold):
                 running = f"part_of_{accumulator}"
-                scopes[-1].around.lines += _filled("float", running, length, "0.0f")
-                after.append(
-                    f"for (int64_t lane = 0; lane < {length}; ++lane) {accumulator}[lane] += {running}[lane];"
+                scopes[-1].around.lines += _filled("float", running, length, "0.0f", count)
+                ends.append(
+                    f"for (int64_t lane = 0; lane < {count}; ++lane) {accumulator}[lane] += {running}[lane];"
                 )
                 home.names[fold] = f"(float){accumulator}{here}", 14
                 kind, start = "double", "0.0"
-            home.lines += _filled(kind, accumulator, length, start)
+            home.lines += _filled(kind, accumulator, length, start, count)
+            after.append(self.joined(fold, running + here, (f"few_of_{accumulator}", ATOM)))
             lanes.lines.append(self.joined(fold, running + here, body))
+        first = "start"
+        if part and beside > 1:
+            first, row = self.fresh("few"), identifier(loops[-1].value)
+            few, around = Scope(None, frozenset(), before), scopes[-1].around
+            loop = f"for (int64_t {row} = {first}; {row} < {first} + {beside}; ++{row})"
+            few.add([f"#pragma GCC unroll {beside}", loop], each)
+            few.lines.extend(after)
+            around.lines.append(f"int64_t {first} = start;")
+            whole = f"for (; {first} + {beside} <= stop; {first} += {beside})"
+            around.add([whole, *self._simd(lanes), self._lane_loop()], few)
         scopes[-1].add([*self._simd(lanes), self._lane_loop()], lanes)
-        self._close(loops, scopes, home, [], part, after)
+        self._close(loops, scopes, home, [], part, ends, first=first)
 
-    @staticmethod
-    def _part(folds: Sequence[Expr], length: int) -> int:
-        """Long sums are taken in parts of this many elements, added up in double, so that their error does
-        not grow; 0: short."""
-        count = extent(folds[0])
-        long = not count.is_const or count.value > length
-        return length if long and any(map(_summed, folds)) else 0
+    def beside(self, folds: Sequence[Expr]) -> int:
+        """Elements of a column that are joined with each other before they join those before, so that these
+        are read and written less often: several where no more is done to an element than to load it."""
+        loop, nodes = folds[0].args[-1], {n for fold in folds for n in beneath(fold.args[0])}
+        short = loop.args[0].is_const and loop.args[0].value < _BESIDE
+        light = sum(map(cost_of, nodes)) <= _LIGHT and not _are_dear(nodes)
+        asks = any(n.op in ("check", "reduce") and {loop, self._lane} & n.free for n in nodes)
+        return _BESIDE if light and not short and not asks else 1
 
     def _per_lane(self, node: Expr) -> bool:
         return node.op == "reduce" and self.nest.lane is not None and self.nest.lane in node.free
@@ -421,11 +464,27 @@ def _summed(fold: Expr) -> bool:
     return fold.value == "sum" and fold.dtype is FLOAT32
 
 
+def _part(folds: Sequence[Expr], length: int, alone: bool = False) -> int:
+    """Long sums are taken in parts of `length` elements of their innermost loop, added up in double, so that
+    their error does not grow; 0: they are short. `alone`: all elements are added to one accumulator."""
+    if not any(map(_summed, folds)):
+        return 0
+    count, inner = extent(folds[0]), folds[0].args[-1].args[0]
+    if not count.is_const:
+        return length
+    additions = count.value if alone else count.value // inner.value
+    return length if inner.value > length or additions > 2 * _ADDITIONS else 0
+
+
+def _are_dear(nodes: Iterable[Expr]) -> bool:
+    return any(cost_of(node) >= TRANSCENDENTAL for node in nodes)
+
+
 def _side_by_side(folds: Sequence[Expr]) -> bool:
     """Should neighbouring elements of a row be joined side by side, so that one addition need not wait for
     the one before? Not where what is joined takes longer to compute than that wait."""
     count = folds[0].args[-1].args[0]
-    dear = any(cost_of(node) >= TRANSCENDENTAL for fold in folds for node in beneath(fold.args[0]))
+    dear = _are_dear(node for fold in folds for node in beneath(fold.args[0]))
     return not dear and not (count.is_const and count.value < 2 * _STRIP)
 
 
@@ -436,10 +495,11 @@ def _strip(folds: Sequence[Expr]) -> int:
     return 2 * _STRIP if extrema and not (count.is_const and count.value < 4 * _STRIP) else _STRIP
 
 
-def _filled(kind: str, name: str, length: int | str, start: str) -> list[str]:
+def _filled(kind: str, name: str, length: int | str, start: str, count: str = "") -> list[str]:
+    """An array whose elements, or the first `count` of them, are `start`."""
     return [
         f"{kind} {name}[{length}];",
-        f"for (int64_t lane = 0; lane < {length}; ++lane) {name}[lane] = {start};",
+        f"for (int64_t lane = 0; lane < {count or length}; ++lane) {name}[lane] = {start};",
     ]
 
 

@@ -60,6 +60,9 @@ class Half(Cpp):
             after.append(f"narrow({run.buffer}, {run.count}, {self.results[element.value]} + {run.start});")
         return [*after, *moved.values()]
 
+    def beside(self, folds: Sequence[Expr]) -> int:
+        return 1  # runs are converted a row at a time
+
     def _moved(self, element: Element, scope: Scope) -> str:
         """The text that converts a run of lanes from memory to memory, where no more is done to them."""
         node = element.scalar

@@ -240,6 +240,22 @@ template <int count, typename T, typename Join> T join_lanes(T* lanes, Join join
     }
     return lanes[0];
 }
+// as many elements as there are whole strips for are summed side by side, what is left in shorter ones
+template <int length, typename T> T sum_of_strips(const T* terms, int64_t count, int64_t& first) {
+    if (count - first < length) return 0;
+    T lanes[length];
+    for (int lane = 0; lane < length; ++lane) lanes[lane] = 0;
+    for (; count - first >= length; first += length)
+    #pragma omp simd
+    for (int lane = 0; lane < length; ++lane) lanes[lane] += terms[first + lane];
+    return join_lanes<length>(lanes, Add());
+}
+inline float sum_of(const float* terms, int64_t count) {
+    int64_t first = 0;
+    float sum = sum_of_strips<64>(terms, count, first);
+    sum += sum_of_strips<8>(terms, count, first);
+    return sum + sum_of_strips<1>(terms, count, first);
+}
 template <typename T> constexpr T least_like(T) {
     if constexpr (std::numeric_limits<T>::has_infinity) return -std::numeric_limits<T>::infinity();
     return std::numeric_limits<T>::lowest();

@@ -1,4 +1,4 @@
-// max_pool_856328de9e02: (h + 1) // 2 * (c * n) * ((w + 1) // 2) elements, grid 1
+// max_pool_b94ae2377553: (h + 1) // 2 * (c * n) * ((w + 1) // 2) elements, grid 1
 // size0: int64 h
 // size1: int64 w
 // size2: int64 w * 2
@@ -9,7 +9,7 @@
 // size7: int64 (h + 1) // 2
 // size8: int64 (h + 1) // 2 * (c * n)
 // size9: int64 (h + 1) // 2 * (c * n) * ((w + 1) // 2) * 4
-[[gnu::noinline]] static void max_pool_856328de9e02_part(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+[[gnu::noinline]] static void max_pool_b94ae2377553_part(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
     float* __restrict__ out0 = static_cast<float*>(buffers[1]);
     const int64_t size0 = parameters[0];
@@ -34,7 +34,7 @@
         const int64_t p4 = size3 * i0_1;
         const int64_t p5 = p3 + p4;
         float fold0[1024];
-        for (int64_t lane = 0; lane < 1024; ++lane) fold0[lane] = -INF_F;
+        for (int64_t lane = 0; lane < end - begin; ++lane) fold0[lane] = -INF_F;
         for (int64_t r4 = 0; r4 < 2; ++r4) {
             const int64_t p1 = p0 + r4;
             const bool v0 = p1 < size0;
@@ -60,9 +60,9 @@
         }
     }
 }
-extern "C" void max_pool_856328de9e02(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+extern "C" void max_pool_b94ae2377553(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     if (parameters[9] < 16384) threads = 1;
-    if (threads == 1) return max_pool_856328de9e02_part(buffers, parameters, status, threads);
+    if (threads == 1) return max_pool_b94ae2377553_part(buffers, parameters, status, threads);
     #pragma omp parallel num_threads(threads)
-    max_pool_856328de9e02_part(buffers, parameters, status, threads);
+    max_pool_b94ae2377553_part(buffers, parameters, status, threads);
 }

@@ -1,10 +1,10 @@
-// div_6428913a45a8: n * 2 * (h * w) elements, grid 1
+// div_2db7f54ae199: n * 2 * (h * w) elements, grid 1
 // size0: int64 h * w * 2
 // size1: int64 h * w
 // size2: int64 n
 // size3: int64 n * 2
 // size4: int64 h * n * w * 4
-[[gnu::noinline]] static void div_6428913a45a8_part(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+[[gnu::noinline]] static void div_2db7f54ae199_part(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     const float* __restrict__ in0 = static_cast<const float*>(buffers[0]);
     float* __restrict__ out0 = static_cast<float*>(buffers[1]);
     const int64_t size0 = parameters[0];
@@ -21,7 +21,7 @@
         const int64_t end = begin + length < size1 ? begin + length : size1;
         const int64_t p0 = size0 * i0;
         float fold0[1024];
-        for (int64_t lane = 0; lane < 1024; ++lane) fold0[lane] = -INF_F;
+        for (int64_t lane = 0; lane < end - begin; ++lane) fold0[lane] = -INF_F;
         for (int64_t i1 = 0; i1 < 2; ++i1) {
             const int64_t p1 = size1 * i1;
             const int64_t p2 = p0 + p1;
@@ -32,7 +32,7 @@
             }
         }
         float sum0[1024];
-        for (int64_t lane = 0; lane < 1024; ++lane) sum0[lane] = 0.0f;
+        for (int64_t lane = 0; lane < end - begin; ++lane) sum0[lane] = 0.0f;
         for (int64_t i1 = 0; i1 < 2; ++i1) {
             const int64_t p3 = size1 * i1;
             const int64_t p4 = p0 + p3;
@@ -53,9 +53,9 @@
         }
     }
 }
-extern "C" void div_6428913a45a8(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
+extern "C" void div_2db7f54ae199(void* const* buffers, const int64_t* parameters, int64_t* status, int64_t threads) {
     if (parameters[4] < 4096) threads = 1;
-    if (threads == 1) return div_6428913a45a8_part(buffers, parameters, status, threads);
+    if (threads == 1) return div_2db7f54ae199_part(buffers, parameters, status, threads);
     #pragma omp parallel num_threads(threads)
-    div_6428913a45a8_part(buffers, parameters, status, threads);
+    div_2db7f54ae199_part(buffers, parameters, status, threads);
 }
