@@ -45,6 +45,8 @@ class State:
             for container in found
             if container
         ]
+        parts = [part for part in module.modules() if isinstance(part, torch.jit.RecursiveScriptModule)]
+        self._scripted = [(part._c, _attributes(part._c)) for part in parts]
 
     def restore(self) -> bool:
         """Put back what has changed since. Whether anything had: that is all it costs where nothing has."""
@@ -58,7 +60,8 @@ class State:
                 container.clear()
         for owner, names in self._names:
             _rename(owner, names)
-        return bool(changed)
+        scripted = [_put_back(*pair) for pair in self._scripted]
+        return bool(changed) or any(scripted)
 
 
 @contextmanager
@@ -121,6 +124,21 @@ def _differs(now: Any, before: Any) -> bool:
         return bool(now != before)
     except (RuntimeError, TypeError, ValueError):  # tensors and arrays are neither equal nor not
         return True
+
+
+def _attributes(scripted: Any) -> dict[str, Any]:
+    """What a module of TorchScript, in C++, holds beside its parts: Python does not see it."""
+    kind: Any = torch._C.ConcreteModuleType.from_jit_type(scripted._type())
+    return {name: scripted.getattr(name) for name in kind.get_attributes()}
+
+
+def _put_back(scripted: Any, before: Mapping[str, Any]) -> bool:
+    """Whether an attribute was another; containers are made anew whenever they are asked for."""
+    found = {name: scripted.getattr(name) for name in before}
+    changed = [name for name, now in found.items() if now is not before[name] and _differs(now, before[name])]
+    for name in changed:
+        scripted.setattr(name, before[name])
+    return bool(changed)
 
 
 def _owners(module: nn.Module) -> list[Any]:

@@ -172,7 +172,7 @@ def _line(node: Expr, args: list[str], scope: dict[str, object]) -> str:
             return f"{args[0]} if {args[0]} {'<' if node.op == 'min' else '>'} {args[1]} else {args[1]}"
         case "not":
             return f"not {args[0]}"
-        case "floordiv" | "mod" if not node.args[1].is_const:
+        case "floordiv" | "mod" if not (node.args[1].is_const and node.args[1].value):
             return f"{args[0]} {OPS[node.op].symbol} {args[1]} if {args[1]} else 0"
     row = OPS[node.op]
     if row.symbol is not None and node.op != "div":

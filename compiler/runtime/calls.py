@@ -84,6 +84,8 @@ def run_eager(
     made = bind(tensors, None)()
     borrowed = {tensor.untyped_storage().data_ptr() for tensor in tensors if not tensor.is_complex()}
     for take, tensor in zip(accepts, [made] if isinstance(made, torch.Tensor) else made, strict=True):
+        if tensor is None:  # weights of attention over nothing, which nobody reads
+            continue
         take(tensor.clone() if tensor.untyped_storage().data_ptr() in borrowed else tensor)
 
 

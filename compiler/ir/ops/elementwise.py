@@ -178,6 +178,7 @@ def _floordiv(a: Expr, b: Expr) -> Expr:
     quotient = quotient - node.cast(_signs_differ(a, b), a.dtype)
     whole = apply("floor", quotient)
     whole = whole + node.cast(quotient - whole > 0.5, a.dtype)
+    whole = node.where(node.equal(quotient, 0), a / b * 0, whole)  # a zero has the sign of a / b
     return node.where(node.equal(b, 0), a / b, whole)
 
 

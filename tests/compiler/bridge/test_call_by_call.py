@@ -36,6 +36,34 @@ class Deciding(nn.Module):
         return torch.cat(parts, 1).view(count, 2, -1).sum(1) + torch.arange(count)[:, None]
 
 
+class Counting(nn.Module):
+    """Leaves a number and tensors behind, which TorchScript keeps where Python does not see them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count, self.last = 0, torch.zeros(8)
+        self.register_buffer("total", torch.zeros(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        self.last = self.last + x.sum(0)
+        self.total = self.total + x.sum(0)
+        return x * self.count + self.last + self.total
+
+
+class Attending(nn.Module):
+    """PyTorch gives nothing for the weights of attention over nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x[:, None]
+        return self.attention(x, x, x)[0].flatten(1)
+
+
 class Pair(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -110,6 +138,49 @@ def test_a_file_of_torchscript_needs_no_code(tmp_path: Path) -> None:
     ):
         with pytest.raises(CaptureError, match=said):
             _compiled(ModelSource("file", "2", factory, weights=weights, inputs=(X,)), tmp_path)
+
+
+class Nested(nn.Module):
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.part(x)
+
+
+LEFT = {
+    "attributes": lambda: torch.jit.script(Counting()),
+    "attributes of a part": lambda: torch.jit.script(Nested(Counting())),
+}
+
+
+def leaving(name: str) -> nn.Module:
+    return LEFT[name]()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", LEFT)
+def test_what_torchscript_leaves_behind_is_gone(name: str, tmp_path: Path) -> None:
+    source = ModelSource("leaving", "1", f"{__name__}:leaving", arguments={"name": name}, inputs=(X,))
+    model = _compiled(source, tmp_path)
+    assert not model.report.quarantined
+    for rows in (2, 5, 2):
+        x = torch.randn(rows, 8)
+        torch.testing.assert_close(model.call(x)[0], Counting()(x))
+
+
+def attending() -> nn.Module:
+    return torch.jit.script(Attending().eval())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_result_that_pytorch_leaves_out_and_nobody_reads(tmp_path: Path) -> None:
+    model = _compiled(ModelSource("attending", "1", f"{__name__}:attending", inputs=(X,)), tmp_path)
+    assert not model.report.quarantined
+    for rows in (0, 1, 3):
+        x = torch.randn(rows, 8)
+        torch.testing.assert_close(model.call(x)[0], attending()(x))
 
 
 def deciding() -> nn.Module:

@@ -15,6 +15,7 @@ from dlcb.compiler.expr.node import (
     as_expr,
     cast,
     ceildiv,
+    const,
     equal,
     evaluate_all,
     maximum,
@@ -218,6 +219,8 @@ def test_what_has_no_value_is_zero() -> None:
     evaluated = compile_expressions([n // m, n % m, logarithm], ["n", "m"])
     assert evaluated(8, 0) == [0, 0, 2]
     assert evaluated(0, 3) == [0, 0, 0]
+    zero = const(0)
+    assert compile_expressions([n // zero, zero % zero, zero // zero], ["n"])(7) == [0, 0, 0]
 
 
 def test_a_condition_over_a_size_that_nothing_gives_is_an_error() -> None:

@@ -139,7 +139,8 @@ def test_pairs(compiled: tuple[Unit, type[Run]], name: str) -> None:
     (got,) = run(unit, name)({"x": x, "y": y})
     # which zero is the larger one PyTorch does not say: its own kernels differ by the device
     signed = name not in ("maximum", "minimum") or run is CppRun
-    same(got, PAIRS[name](torch.from_numpy(x), torch.from_numpy(y)), signs=signed and name not in REMAINDERS)
+    signed = signed and name not in ("mod", "fmod")  # see below: PyTorch's vectors lose signs of zeros
+    same(got, PAIRS[name](torch.from_numpy(x), torch.from_numpy(y)), signs=signed)
 
 
 def remainder_operands() -> tuple[np.ndarray, np.ndarray]:
