@@ -28,8 +28,11 @@ def load(weights: Sequence[str]) -> nn.Module:
 
 
 def is_torchscript(path: str | Path) -> bool:
-    """Whether a file is one of TorchScript. OSError where it cannot be read."""
+    """Whether a file is one of TorchScript; one that is broken is not. OSError where it cannot be read."""
     if not zipfile.is_zipfile(path):
         return False
-    with zipfile.ZipFile(path) as file:
-        return any(name.endswith(_PART) for name in file.namelist())
+    try:
+        with zipfile.ZipFile(path) as file:
+            return any(name.endswith(_PART) for name in file.namelist())
+    except (zipfile.BadZipFile, UnicodeDecodeError, NotImplementedError):  # its list of names is no such list
+        return False

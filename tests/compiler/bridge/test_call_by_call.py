@@ -140,6 +140,29 @@ def test_a_file_of_torchscript_needs_no_code(tmp_path: Path) -> None:
             _compiled(ModelSource("file", "2", factory, weights=weights, inputs=(X,)), tmp_path)
 
 
+BROKEN = {
+    "another start": (0, 4),
+    "another version": (6, 2),
+    "names that are no text": (46, 8),
+}  # place, bytes
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_broken_file_is_said_to_be_none(how: str, tmp_path: Path) -> None:
+    path = tmp_path / "plain.pt"
+    torch.jit.script(Pair().eval()).save(str(path))
+    whole = bytearray(path.read_bytes())
+    place, count = BROKEN[how]
+    first = whole.index(b"PK\x01\x02") + place  # of the list of what is in it
+    path.write_bytes(whole[:first] + b"\xff" * count + whole[first + count :])
+    factory = ModelSource("file", "1", "dlcb.compiler.torchscript:load", weights=(str(path),), inputs=(X,))
+    with pytest.raises(CaptureError, match=r"plain.pt' is no file that torch.jit.save"):
+        _compiled(factory, tmp_path)
+    with pytest.raises(CaptureError, match=r"program '.*plain.pt'"):
+        _compiled(ModelSource("file", "2", program=str(path), inputs=(X,)), tmp_path)
+
+
 class Nested(nn.Module):
     def __init__(self, part: nn.Module) -> None:
         super().__init__()
