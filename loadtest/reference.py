@@ -51,7 +51,9 @@ def eager_reference(source: ModelSource) -> Reference:
     model = factory(**source.arguments, **({"weights": source.weights} if takes_weights else {})).eval()
 
     names = [declared.name for declared in source.inputs]
-    by_name = set(names) <= inspect.signature(model.forward).parameters.keys()
+    by_name = not isinstance(model, torch.jit.ScriptModule) and (
+        set(names) <= inspect.signature(model.forward).parameters.keys()
+    )
 
     def reference(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         tensors = {name: torch.from_numpy(inputs[name]) for name in names}

@@ -36,6 +36,7 @@ from dlcb.compiler.modules import load_from_text, loaded
 from dlcb.compiler.source import ModelSource
 from dlcb.compiler.torchscript import is_torchscript
 
+_INTERPRETED = "failed in the TorchScript interpreter"
 _TORCH = f"{Path(torch.__file__).parent}/"
 # torch.export knows which memory is shared at the sizes of a trace: of a single row, a transposed one too
 _WRITES = "what is written in place may be seen in other results, at some sizes and not at others"
@@ -207,12 +208,31 @@ def bound(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> tuple[tuple,
 
 def _passed(module: nn.Module, inputs: Iterable[str]) -> tuple[list[str], int]:
     """The inputs in the order in which they reach `forward`, and how many of them do by place: those without
-    a gap before them."""
-    parameters, given = list(inspect.signature(module.forward).parameters), list(inputs)
-    if not set(given) <= set(parameters):
+    a gap before them. DeclarationError where a name is that of a parameter at another place, and not all
+    are names of parameters."""
+    parameters, given = inspect.signature(module.forward).parameters, list(inputs)
+    names = list(parameters)
+    if not set(given) <= set(names):
+        if any(name in names and names.index(name) != place for place, name in enumerate(given)):
+            raise DeclarationError(_unknown("input", given, names), key="inputs", stage="capture")
         return given, len(given)
-    first = list(takewhile(given.__contains__, parameters))
+    first = [
+        name
+        for name in takewhile(given.__contains__, names)
+        if parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY
+    ]
     return [*first, *(name for name in given if name not in first)], len(first)
+
+
+def _unknown(what: str, declared: Sequence[str], known: Sequence[str]) -> str:
+    """Of names of which some are known, those that are not."""
+    said = []
+    for name in declared:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, 1)
+            said.append(f"'{name}'" + (f" (did you mean '{nearest[0]}'?)" if nearest else ""))
+    where = "parameter of `forward`" if what == "input" else f"{what} of the model"
+    return f"{what} {', '.join(said)} is no {where}: it has {', '.join(known)}"
 
 
 def _sizes(inputs: Mapping[str, torch.Tensor]) -> str:
@@ -258,7 +278,9 @@ def _quiet_logs() -> Iterator[None]:
 def _first_lines(error: Exception) -> str:
     if isinstance(error, (DataDecide, Rebound)):
         return str(error)
-    text = " ".join(line.strip() for line in str(error).strip().splitlines()[:3])
+    lines = str(error).strip().splitlines()
+    interpreted = bool(lines) and _INTERPRETED in lines[0]  # what it met stands below where it met it
+    text = " ".join(line.strip() for line in (lines[-1:] if interpreted else lines[:3]))
     name = type(error).__name__
     if name in ON_VALUES:
         return f"what it does next depends on values of tensors ({name})"
@@ -304,8 +326,9 @@ def result_names(program: Trace, declared: Sequence[str]) -> list[str]:
 
 def names_of(results: Sequence[Any], spec: Any, declared: Sequence[str]) -> list[str]:
     """Names of flattened results that `spec` packs: declared ones, else keys of a mapping, else output_0, ...
-    A result that is None is left out, as exporters do; CaptureError for any other that is no tensor, and
-    where fewer or more are declared, unless those are keys."""
+    A result that is None is left out, as exporters do; CaptureError for any other that is no tensor.
+    DeclarationError where fewer or more are declared, unless those are keys, and where some are keys and
+    others are not: these would stand for tensors of other names."""
     keys = _keys(spec)
     named = len(keys) == len(results)
     found: list[str] = []
@@ -319,6 +342,8 @@ def names_of(results: Sequence[Any], spec: Any, declared: Sequence[str]) -> list
                 stage="capture",
             )
     by_key = named and set(declared) <= set(found)
+    if named and not by_key and not set(declared).isdisjoint(found):
+        raise DeclarationError(_unknown("output", declared, found), key="outputs", stage="capture")
     if declared and len(declared) != len(found) and not by_key:
         raise DeclarationError(
             f"{len(declared)} outputs declared, the program gives {len(found)} tensors",

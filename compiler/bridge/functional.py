@@ -15,7 +15,7 @@ from torch.fx.node import Target, map_arg
 
 from dlcb.compiler.bridge.fake_calls import GIVE_BACK, Unrecordable
 from dlcb.compiler.bridge.partition import find, name_of
-from dlcb.compiler.bridge.record import Trace
+from dlcb.compiler.bridge.record import Trace, input_name
 from dlcb.compiler.errors import UnsupportedOperator
 
 _aten = torch.ops.aten
@@ -103,7 +103,7 @@ class _Writes:
         self.views: dict[Node, _View] = {}
         self.writes: dict[Node, int] = {}  # to each memory, named by the node that made it
         for node in graph.nodes:
-            if node.op == "placeholder" and node.name in inputs:
+            if node.op == "placeholder" and input_name(node) in inputs:
                 self.views[node] = _View(node, None, node, node, 0)
                 self.writes[node] = 0
         self.shared: dict[Node, set[Node]] = {}  # a node -> the memories, or their names, that it may show

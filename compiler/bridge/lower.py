@@ -22,7 +22,7 @@ from dlcb.compiler.bridge.literals import Sizes, alike
 from dlcb.compiler.bridge.lone import Decision, Lone, decide
 from dlcb.compiler.bridge.number import Number
 from dlcb.compiler.bridge.one_trace import Exploring, OneTrace
-from dlcb.compiler.bridge.record import TensorType, Trace
+from dlcb.compiler.bridge.record import TensorType, Trace, input_name
 from dlcb.compiler.bridge.seen import Numbers, Path, Seen, moved, numbers, result_place, same
 from dlcb.compiler.bridge.symbolic import size_of
 from dlcb.compiler.dtype import FLOAT64
@@ -146,7 +146,7 @@ class _Lowering:
     def _declare_inputs(self, rows: Sequence[tuple[FxNode, ...]]) -> None:
         user = list(self.programs[0].user_inputs)
         by_name = set(user) == set(self.inputs)
-        placeholders = {row[0].name: row for row in rows}
+        placeholders = {input_name(row[0]): row for row in rows}
         for place, (name, dims) in enumerate(self.inputs.items()):
             node = placeholders[name if by_name else user[place]][0]
             shape = tuple(as_expr(dim) for dim in dims)
@@ -173,7 +173,9 @@ class _Lowering:
         return aten_complex.in_parts(self.emit, made) if tensor.is_complex() else made
 
     def _stored(self, name: str) -> str:
-        """Weights have one name in all graphs of a module, constants in one."""
+        """Weights have one name in all graphs of a module, which is no input's, constants in one."""
+        if name in self.inputs:
+            return f"self.{name}"
         return f"{self.label}{name}" if name.startswith("constant.") else name
 
     # ---- nodes -------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ class Trace:
 
     @property
     def placeholders(self) -> dict[str, Node]:
-        return {node.name: node for node in self.nodes if node.op == "placeholder"}
+        return {input_name(node): node for node in self.nodes if node.op == "placeholder"}
 
     @cached_property
     def units(self) -> int:
@@ -89,6 +89,11 @@ class Trace:
     def outputs(self) -> Sequence[Any]:
         """What stands at each place of the flattened outputs: nodes, or constants."""
         return cast(Sequence[Any], self.nodes[-1].args[0])
+
+
+def input_name(node: Node) -> str:
+    """What an input is called where a node may not be: `input` and `type` are words of Python's."""
+    return node.meta.get("input", node.name)
 
 
 def _is_asserted(node: Node) -> bool:
@@ -112,7 +117,7 @@ def record(
     given = [mode.from_tensor(tensor) for tensor in (*arguments, *keywords.values())]
     calls = _Recorder(module, mode)
     for name, fake in zip(names, given, strict=True):
-        calls.bring(name, fake)
+        calls.bring(name, fake).meta["input"] = name
     call_keywords = dict(zip(keywords, given[len(arguments) :], strict=True))
     with as_real(), _compiling_state_context(), mode, enable_python_dispatcher(), calls:
         try:
