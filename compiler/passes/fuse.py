@@ -59,7 +59,7 @@ class _Fusion:
         self.inside: dict[Node, list[_Kernel]] = {}  # the kernels a node is computed in
         self.forced: set[Value] = set()  # values that must lie in memory
         self.viewed: dict[Value, ViewStep] = {}
-        self.kept = set(kept)
+        self.kept = dict.fromkeys(kept)  # in their order, which decides who is a view of whom
 
     # ---- which values must lie in memory -------------------------------------------------------------------
 

@@ -154,6 +154,15 @@ def test_what_takes_a_size_from_the_inputs_is_not_in_the_prologue() -> None:
     assert [step.outputs[0].producer.op.name for step in plan.prologue] == ["exp"]
 
 
+def test_views_of_an_output_are_views_in_every_compilation() -> None:
+    for _ in range(8):  # graphs whose values lie elsewhere in memory
+        p = Program()
+        x = p.input("x", p.size("rows"), p.size("columns"))
+        y = p.exp(x)
+        plan = planned(p.graph(y, *(p.permute(y, order=(1, 0)) for _ in range(4))))
+        assert [type(step) for step in plan.steps].count(KernelStep) == 1
+
+
 def test_a_transposed_weight_is_a_view_and_moves_nothing() -> None:
     p = Program()
     w = p.permute(p.parameter("w", 8, 16), order=(1, 0))
