@@ -19,7 +19,8 @@ from dlcb.compiler.runtime.quick import reinterpret
 Tensors = Sequence[torch.Tensor]
 # operands and, where the result has memory of ours, that: gives the call itself, which returns what it made
 Binder = Callable[[Tensors, torch.Tensor | None], Callable[[], Any]]
-Operand = torch.Tensor | Callable[[], torch.Tensor]  # known now, or during a run
+# a tensor, the slot in which a run has it, or what gives it during a run
+Operand = torch.Tensor | int | Callable[[], torch.Tensor]
 
 
 def as_view(base: torch.Tensor, view: View) -> torch.Tensor:
@@ -60,14 +61,17 @@ def forget(frame: list, slots: tuple[int, ...]) -> None:
         frame[slot] = None
 
 
-def now(operand: Operand) -> torch.Tensor:
+def now(frame: list, operand: Operand) -> torch.Tensor:
     """The operand's tensor in this run."""
+    if isinstance(operand, int):
+        return frame[operand]
     return operand if isinstance(operand, torch.Tensor) else operand()
 
 
-def run_late(bind: Binder, operands: Sequence[Operand], out: Operand | None) -> Any:
+def run_late(bind: Binder, frame: list, operands: Sequence[Operand], out: Operand | None) -> Any:
     """A call whose operands are known only during a run."""
-    return bind([now(operand) for operand in operands], None if out is None else now(out))()
+    tensors = [now(frame, operand) for operand in operands]
+    return bind(tensors, None if out is None else now(frame, out))()
 
 
 def deliver(run: Callable[[], torch.Tensor], take: Callable[[torch.Tensor], None]) -> None:
@@ -76,11 +80,14 @@ def deliver(run: Callable[[], torch.Tensor], take: Callable[[torch.Tensor], None
 
 
 def run_eager(
-    bind: Binder, operands: Sequence[Operand], accepts: Sequence[Callable[[torch.Tensor], None]]
+    bind: Binder,
+    frame: list,
+    operands: Sequence[Operand],
+    accepts: Sequence[Callable[[torch.Tensor], None]],
 ) -> None:
     """An ATen call. It may return a view of an operand, whose memory is not its own: that is copied, unless
     it is a complex tensor's, to which nobody writes."""
-    tensors = [now(operand) for operand in operands]
+    tensors = [now(frame, operand) for operand in operands]
     made = bind(tensors, None)()
     borrowed = {tensor.untyped_storage().data_ptr() for tensor in tensors if not tensor.is_complex()}
     for take, tensor in zip(accepts, [made] if isinstance(made, torch.Tensor) else made, strict=True):
@@ -101,14 +108,8 @@ def accept(
 ) -> None:
     """Put a returned tensor where later steps look for it, in the layout that they expect."""
     as_expected = tensor.shape == view.shape and tensor.stride() == view.strides
-    if not as_expected and any(
-        expected not in (-1, found) for expected, found in zip(view.shape, tensor.shape, strict=True)
-    ):
-        # the program was made for other sizes than these: eager PyTorch serves the call
-        raise GuardError(
-            f"{name} was expected to have shape {list(view.shape)}, PyTorch returned {list(tensor.shape)}",
-            stage="run",
-        )
+    if not as_expected:
+        _require_shape(tensor, view, name)
     if tensor.is_complex():  # only PyTorch reads it
         tensor = tensor.resolve_conj().resolve_neg()
     elif contiguous:
@@ -122,6 +123,25 @@ def accept(
         pointers[cell] = address
 
 
+def keep(frame: list, slot: int, view: View, name: str, tensor: torch.Tensor) -> None:
+    """Put a returned tensor where the caller gets it, as PyTorch laid it out: no step reads it."""
+    if tensor.shape != view.shape:
+        _require_shape(tensor, view, name)
+    frame[slot] = tensor
+
+
+def _require_shape(tensor: torch.Tensor, view: View, name: str) -> None:
+    """GuardError where the program was made for other sizes than these: eager PyTorch serves the call."""
+    found = tensor.shape
+    if len(found) != len(view.shape) or any(
+        wanted not in (-1, size) for wanted, size in zip(view.shape, found, strict=True)
+    ):
+        raise GuardError(
+            f"{name} was expected to have shape {list(view.shape)}, PyTorch returned {list(tensor.shape)}",
+            stage="run",
+        )
+
+
 def same_strides(view: View, strides: Sequence[int]) -> bool:
     """Whether strides address the same elements: those of axes of size 1 do not matter, nor any of an empty
     tensor."""
@@ -132,6 +152,7 @@ def same_strides(view: View, strides: Sequence[int]) -> bool:
 
 
 def check_indices(
+    frame: list,
     indices: Operand,
     check: IndexCheck,
     limits: tuple[int, int],
@@ -141,7 +162,7 @@ def check_indices(
 ) -> None:
     """IndexRangeError for the first index outside `limits` that is not `ignored`, before an operator reads
     through it."""
-    tensor = now(indices)
+    tensor = now(frame, indices)
     low, high = limits
     if tensor.numel() == 0:
         return

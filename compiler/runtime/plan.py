@@ -22,7 +22,7 @@ from dlcb.compiler.runtime.calls import (
     check_indices,
     deliver,
     forget,
-    held,
+    keep,
     run_eager,
     run_late,
     viewed,
@@ -239,28 +239,29 @@ class _Calls:
     def _call(self, call: ConcreteCall, planned: CallTemplate) -> Iterator[Callable[[], Any]]:
         around = self._template.around
         for (place, check, ignored), limits in zip(planned.checks, call.ranges, strict=True):
-            sizes, indices = self._concrete.sizes, self._operand(place)
-            yield partial(check_indices, indices, check, limits, sizes, around.definitions, ignored)
+            sizes, indices, frame = self._concrete.sizes, self._operand(place), self._frame
+            yield partial(check_indices, frame, indices, check, limits, sizes, around.definitions, ignored)
         bind = around.bind(call, self._effort)
         operands = [self._operand(p) if isinstance(p, Place) else p for p in planned.operands]
         if planned.eager:
-            takes = [self._delivery(place, True) for place in planned.results]
-            yield partial(run_eager, bind, operands, takes)
+            takes = [self._delivery(*each, True) for each in zip(planned.results, planned.kept, strict=True)]
+            yield partial(run_eager, bind, self._frame, operands, takes)
             return
-        (result,) = planned.results
+        (result,), (kept,) = planned.results, planned.kept
         out = None if planned.returned else self._operand(result)
         run: Callable[[], Any]
         if planned.late:
-            run = partial(run_late, bind, operands, out)
+            run = partial(run_late, bind, self._frame, operands, out)
         else:
             run = bind(cast(Tensors, operands), cast(torch.Tensor | None, out))
-        yield partial(deliver, run, self._delivery(result, False)) if planned.returned else run
+        yield partial(deliver, run, self._delivery(result, kept, False)) if planned.returned else run
 
     def _operand(self, place: Place) -> Operand:
-        """The tensor itself where its memory is known now, else a function that gives it during a run."""
+        """The tensor itself where its memory is known now, else its slot, or a function that gives it during
+        a run."""
         view = self._concrete.views[place.layout]
-        if place.slot >= 0 and place.dtype.is_complex:
-            return partial(held, self._frame, place.slot)
+        if place.whole or (place.slot >= 0 and place.dtype.is_complex):
+            return place.slot
         if place.slot >= 0:
             return partial(viewed, self._frame, place.slot, view)
         if place.parameter is not None:
@@ -273,8 +274,10 @@ class _Calls:
             self._tensors[key] = tensor
         return tensor
 
-    def _delivery(self, place: Place, contiguous: bool) -> Callable[[torch.Tensor], None]:
+    def _delivery(self, place: Place, kept: bool, contiguous: bool) -> Callable[[torch.Tensor], None]:
         view, cells = self._concrete.views[place.layout], self._cells[place.slot]
+        if kept:
+            return partial(keep, self._frame, place.slot, view, place.name)
         return partial(accept, self._frame, self._pointers, place.slot, cells, view, contiguous, place.name)
 
 

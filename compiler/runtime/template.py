@@ -66,7 +66,7 @@ class LaunchTemplate(NamedTuple):
 
 class Place(NamedTuple):
     """Where a tensor lies: in a slot of the frame, in a room of the arena, or, where both are -1, in a
-    parameter."""
+    parameter. `whole`: what lies in the slot is the tensor itself."""
 
     name: str
     layout: int
@@ -74,11 +74,13 @@ class Place(NamedTuple):
     slot: int
     room: int
     parameter: torch.Tensor | None
+    whole: bool
 
 
 class CallTemplate(NamedTuple):
     """A library or eager call. Operands that are the same at all sizes stand there themselves. `late`: an
-    operand is known only during a run; `returned`: the results' memory comes from the call."""
+    operand is known only during a run; `returned`: the results' memory comes from the call; `kept`: as it
+    comes, one for each result."""
 
     operands: tuple[Place | torch.Tensor, ...]
     results: tuple[Place, ...]
@@ -86,6 +88,7 @@ class CallTemplate(NamedTuple):
     eager: bool
     late: bool
     returned: bool
+    kept: tuple[bool, ...]
 
 
 class ResultTemplate(NamedTuple):
@@ -132,6 +135,13 @@ class Template:
         self.addresses: list[int] = []  # of a plan: of the rooms in its arena, then these
         self._numbers = dict(outline.rooms)
         self._returned = {buffer.name for buffer in outline.results if buffer.place == "call"}
+        self.results = [
+            self._result(number, buffer)
+            for number, buffer in enumerate(outline.results)
+            if buffer.place == "result"
+        ]
+        self._whole = self._whole_layouts(externals)
+        self._kept = self._only_shown(outputs)
         rows = 0
         self.launches: dict[int, LaunchTemplate] = {}  # by step
         self.calls: dict[int, CallTemplate] = {}
@@ -149,11 +159,6 @@ class Template:
         self.status = around.device.status(rows) if rows else None
         self._spare = Cells([0] * STATUS_CELLS)
         self.unused_flags = self._spare.address  # of launches that look at no index
-        self.results = [
-            self._result(number, buffer)
-            for number, buffer in enumerate(outline.results)
-            if buffer.place == "result"
-        ]
         self.outputs = [self._output(name) for name in outputs]
         # step -> slots of returned memory that nothing reads after it
         self.released: dict[int, tuple[int, ...]] = {}
@@ -186,12 +191,13 @@ class Template:
     def _call(self, call: LibraryCall | EagerCall) -> CallTemplate:
         eager = isinstance(call, EagerCall)
         operands = tuple(map(self._operand, call.inputs))
-        results = tuple(map(self._place, call.results if isinstance(call, EagerCall) else (call.result,)))
+        results = tuple(map(self._place, _results(call)))
         returned = eager or self._tensors[results[0].name].buffer in self._returned
         needed = operands if returned else (*operands, *results)
         late = any(isinstance(place, Place) and place.slot >= 0 for place in needed)
         checks = tuple((self._place(each.tensor), each.check, each.ignored) for each in call.checks)
-        return CallTemplate(operands, results, checks, eager, late, returned)
+        kept = tuple(place.slot in self._kept for place in results)
+        return CallTemplate(operands, results, checks, eager, late, returned, kept)
 
     def _operand(self, name: str) -> Place | torch.Tensor:
         place, tensor = self._place(name), self._tensors[name]
@@ -202,17 +208,58 @@ class Template:
         tensor = self._tensors[name]
         slot, room = self.slots.get(tensor.buffer, -1), self._outline.rooms.get(tensor.buffer, -1)
         parameter = self.around.parameters[tensor.buffer] if slot < 0 and room < 0 else None
-        return Place(name, self._outline.layouts[name], TORCH[tensor.dtype], slot, room, parameter)
+        layout = self._outline.layouts[name]
+        whole = slot >= 0 and self._whole.get(slot) == layout
+        return Place(name, layout, TORCH[tensor.dtype], slot, room, parameter, whole)
 
     def _result(self, number: int, buffer: Buffer) -> ResultTemplate:
-        kind = TORCH[buffer.dtype]
-        return ResultTemplate(self.slots[buffer.name], number, kind, self._whole(buffer))
-
-    def _whole(self, buffer: Buffer) -> int:
+        layout = -1
         for tensor in self._tensors.values():
             if tensor.buffer == buffer.name and _is_whole(tensor, buffer.elements):
-                return self._outline.layouts[tensor.name]
-        return -1
+                layout = self._outline.layouts[tensor.name]
+                break
+        return ResultTemplate(self.slots[buffer.name], number, TORCH[buffer.dtype], layout)
+
+    def _whole_layouts(self, externals: Sequence[str]) -> dict[int, int]:
+        """By slot the layout of the tensor that lies there: an input as it was given, a result as it is
+        allocated, what a call has returned as `accept` left it."""
+        layouts = {result.slot: result.whole for result in self.results if result.whole >= 0}
+        dims = {given.name: given.dims for given in self._outline.program.inputs}
+        for tensor in self._tensors.values():
+            given = dims.get(tensor.buffer)
+            if (
+                given is not None
+                and tuple(tensor.shape) == tuple(given)
+                and _is_whole(tensor, product(given))
+            ):
+                layouts[externals.index(tensor.buffer)] = self._outline.layouts[tensor.name]
+        for step in self._outline.segment.steps:
+            for name in () if isinstance(step, Launch) else _results(step):
+                if self._tensors[name].buffer in self._returned:
+                    layouts[self.slots[self._tensors[name].buffer]] = self._outline.layouts[name]
+        return layouts
+
+    def _only_shown(self, outputs: Sequence[str]) -> set[int]:
+        """Slots of what calls return for this segment to show as it is, and none of its steps reads."""
+        steps, layouts = self._outline.segment.steps, self._outline.layouts
+        read: set[str] = set()
+        for step in steps:
+            if isinstance(step, Launch):
+                read.update(*(variant.buffers for variant in step.variants))
+            else:
+                read.update(self._tensors[name].buffer for name in step.inputs)
+                read.update(self._tensors[each.tensor].buffer for each in step.checks)
+        shown: dict[str, set[int]] = {}  # layouts of outputs by buffer
+        for name in outputs:
+            shown.setdefault(self._tensors[name].buffer, set()).add(layouts[name])
+        results = [name for step in steps if not isinstance(step, Launch) for name in _results(step)]
+        return {
+            self.slots[tensor.buffer]
+            for name, tensor in ((name, self._tensors[name]) for name in results)
+            if tensor.buffer in self._returned - read
+            and shown.get(tensor.buffer) == {layouts[name]}
+            and not TORCH[tensor.dtype].is_complex
+        }
 
     def _output(self, name: str) -> OutputTemplate:
         place = self._place(name)
@@ -222,8 +269,12 @@ class Template:
             return OutputTemplate(place.slot, place.layout, in_rows)
         if place.slot < self._inputs:
             return OutputTemplate(place.slot, place.layout, copied)
-        whole = {result.slot: result.whole for result in self.results}.get(place.slot, -1)
-        return OutputTemplate(place.slot, place.layout, None if place.layout == whole else viewed)
+        as_it_lies = place.whole or place.slot in self._kept
+        return OutputTemplate(place.slot, place.layout, None if as_it_lies else viewed)
+
+
+def _results(call: LibraryCall | EagerCall) -> tuple[str, ...]:
+    return call.results if isinstance(call, EagerCall) else (call.result,)
 
 
 def _is_whole(tensor: Tensor, elements: Expr) -> bool:

@@ -120,7 +120,7 @@ def _binder(device: Device, program: Program) -> Callable[[ConcreteCall, Effort 
     def of(concrete: ConcreteCall, effort: Effort | None) -> Binder:
         call, attributes = concrete.call, concrete.attributes
         if isinstance(call, EagerCall):
-            return lambda operands, out: eager.bind(call.target, attributes, operands, device.torch_device)
+            return eager.binder(call.target, attributes, device.torch_device)
         return library.binder(call.operator, attributes, constants[call.inputs], effort)
 
     return of

@@ -20,6 +20,7 @@ from dlcb.compiler.bridge.one_device import Arguments, called, settle
 from dlcb.compiler.bridge.partition import find, is_installed
 from dlcb.compiler.bridge.unchanged import State
 from dlcb.compiler.errors import ArtifactError, GuardError, UnsupportedOperator
+from dlcb.compiler.runtime.calls import Binder
 from dlcb.compiler.runtime.executor import Ran, Shapes
 from dlcb.compiler.runtime.types import TORCH
 from dlcb.compiler.thunks.thunk import Forecast
@@ -52,46 +53,63 @@ def resolve(target: str) -> Callable[..., Any]:
         ) from error
 
 
-def bind(
-    target: str, arguments: Sequence[Any], operands: Sequence[torch.Tensor], device: torch.device
-) -> Callable[[], Any]:
-    """The call of an ATen operator on these operands; it raises GuardError where PyTorch refuses them.
+def binder(target: str, arguments: Sequence[Any], device: torch.device) -> Binder:
+    """How one step of a plan binds its calls of an ATen operator; a call raises GuardError where PyTorch
+    refuses its operands.
 
     In `arguments`, also inside tuples, "$k" is operand k, "#k" the number that it holds, "dtype:float32" an
     element type, "complex:1j" a complex number and "device" the device we run on; a trailing ("name=", value)
     is a keyword argument.
     """
+    call = resolve(target)
+    keywords = {argument[0][:-1]: argument[1] for argument in arguments if _is_keyword(argument)}
+    positional = [argument for argument in arguments if not _is_keyword(argument)]
+    fixed = {name: _decoded(value, (), device) for name, value in keywords.items() if not _reads(value)}
+    values = [value if _reads(value) else _decoded(value, (), device) for value in positional]
+    read = [(place, value) for place, value in enumerate(positional) if _reads(value)]
+    named = [(name, value) for name, value in keywords.items() if _reads(value)]
 
-    def decode(value: Any) -> Any:
-        if isinstance(value, str):
-            if value.startswith("$"):
-                return operands[int(value[1:])]
-            if value.startswith("#"):
-                return operands[int(value[1:])].item()
-            if value.startswith("dtype:"):
-                return TORCH[value.removeprefix("dtype:")]
-            if value.startswith("complex:"):
-                return complex(value.removeprefix("complex:"))
-            return device if value == "device" else value
-        return [decode(item) for item in value] if isinstance(value, tuple | list) else value
+    def bind(operands: Sequence[torch.Tensor], out: torch.Tensor | None) -> Callable[[], Any]:
+        given, by_name = list(values), dict(fixed)
+        for place, value in read:
+            given[place] = _decoded(value, operands, device)
+        for name, value in named:
+            by_name[name] = _decoded(value, operands, device)
+        return partial(_run, target, partial(call, *given, **by_name))
 
-    positional, keywords = [], {}
-    for argument in arguments:
-        if _is_keyword(argument):
-            keywords[argument[0][:-1]] = decode(argument[1])
-        else:
-            positional.append(decode(argument))
-    call = partial(resolve(target), *positional, **keywords)
+    return bind
 
-    def run() -> Any:
-        try:
-            return call()
-        except NOT_REFUSALS:
-            raise
-        except (RuntimeError, ValueError, IndexError) as error:
-            raise GuardError(f"{target} refuses: {refusal_words(error)}", stage="eager call") from error
 
-    return run
+def _run(target: str, call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except NOT_REFUSALS:
+        raise
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise GuardError(f"{target} refuses: {refusal_words(error)}", stage="eager call") from error
+
+
+def _reads(value: Any) -> bool:
+    """Whether an argument is, or holds, an operand."""
+    if isinstance(value, str):
+        return value.startswith(("$", "#"))
+    return isinstance(value, tuple | list) and any(map(_reads, value))
+
+
+def _decoded(value: Any, operands: Sequence[torch.Tensor], device: torch.device) -> Any:
+    if isinstance(value, str):
+        if value.startswith("$"):
+            return operands[int(value[1:])]
+        if value.startswith("#"):
+            return operands[int(value[1:])].item()
+        if value.startswith("dtype:"):
+            return TORCH[value.removeprefix("dtype:")]
+        if value.startswith("complex:"):
+            return complex(value.removeprefix("complex:"))
+        return device if value == "device" else value
+    if isinstance(value, tuple | list):
+        return [_decoded(item, operands, device) for item in value]
+    return value
 
 
 def _is_keyword(argument: Any) -> bool:

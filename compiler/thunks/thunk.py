@@ -1,6 +1,6 @@
 """The one interface of the tiers: static and dynamic programs, programs compiled for a rank when it is first
 met, and eager PyTorch. (Library and eager calls inside a program are prepared by `library.bind` and
-`eager.bind`.)
+`eager.binder`.)
 """
 
 from __future__ import annotations

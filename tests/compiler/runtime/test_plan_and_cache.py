@@ -233,28 +233,40 @@ def test_a_library_may_read_the_callers_memory_and_write_the_result(binary) -> N
         torch.testing.assert_close(compiled.run([x, y]).outputs[0], x @ y)
 
 
-def test_a_returned_tensor_is_laid_out_as_declared(binary) -> None:
-    """Attention's result lies with heads inside; a program that declares it row-major gets a copy that is."""
+@pytest.mark.parametrize("read", [False, True])
+@pytest.mark.parametrize("heads_inside", [False, True])
+def test_a_returned_tensor_is_laid_out_as_its_readers_expect(read: bool, heads_inside: bool, binary) -> None:
+    """Attention's result lies with heads inside; a step that reads it where a program declares it row-major
+    gets a copy that is. What only the caller gets stays as it is."""
     store, _ = binary
     shape = (n, as_expr(2), m, as_expr(4))
-    heads_inside = (m * 8, as_expr(4), as_expr(8), as_expr(1))
-    row_major = (m * 8, m * 4, as_expr(4), as_expr(1))
-    for strides in (heads_inside, row_major):
-        result = Tensor("out", "out", "float32", shape, strides, ZERO)
-        program = handmade.program(
-            [handmade.given(name, *shape) for name in "qkv"],
-            [handmade.buffer("out", product(shape), "call", 0, 1)],
-            [LibraryCall("attention", ("q", "k", "v"), {"scale": None, "causal": False}, "out", ())],
-            [*(handmade.tensor(name, *shape) for name in "qkv"), result],
-            ["out"],
-            "",
-        )
-        q, k, v = (torch.randn(2, 2, 5, 4) for _ in range(3))
-        (out,) = thunk(program, store).run([q, k, v]).outputs
-        torch.testing.assert_close(out, torch.nn.functional.scaled_dot_product_attention(q, k, v))
-        assert out.stride() == tuple(
-            int(s) for s in ((40, 4, 8, 1) if strides is heads_inside else (40, 20, 4, 1))
-        )
+    inside, row_major = (40, 4, 8, 1), (40, 20, 4, 1)
+    across = (as_expr(4), as_expr(8)) if heads_inside else (m * 4, as_expr(4))
+    declared = (m * 8, *across, as_expr(1))
+    attention = LibraryCall("attention", ("q", "k", "v"), {"scale": None, "causal": False}, "out", ())
+    reader = LibraryCall("cumsum", ("out",), {"axis": 1}, "sums", ())
+    program = handmade.program(
+        [handmade.given(name, *shape) for name in "qkv"],
+        [
+            handmade.buffer("out", product(shape), "call", 0, 2),
+            *([handmade.buffer("sums", product(shape), "call", 1, 2)] if read else []),
+        ],
+        [attention, *([reader] if read else [])],
+        [
+            *(handmade.tensor(name, *shape) for name in "qkv"),
+            Tensor("out", "out", "float32", shape, declared, ZERO),
+            *([Tensor("sums", "sums", "float32", shape, declared, ZERO)] if read else []),
+        ],
+        ["out", *(["sums"] if read else [])],
+        "",
+    )
+    q, k, v = (torch.randn(2, 2, 5, 4) for _ in range(3))
+    out, *sums = thunk(program, store).run([q, k, v]).outputs
+    eager = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    torch.testing.assert_close(out, eager)
+    assert out.stride() == ((inside if heads_inside else row_major) if read else eager.stride())
+    for each in sums:
+        torch.testing.assert_close(each, eager.cumsum(1))
 
 
 def test_outputs_that_are_inputs_or_parameters_are_copies(binary) -> None:

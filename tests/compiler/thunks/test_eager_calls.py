@@ -1,6 +1,7 @@
 """ATen operators by name, with plain arguments; nothing else can be called."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,14 +15,18 @@ CPU = torch.device("cpu")
 
 def test_placeholders_types_and_keywords_are_decoded() -> None:
     a, b = torch.randn(2, 3), torch.randn(2, 3)
-    cat = eager.bind("aten.cat.default", (("$1", "$0"), 1), [a, b], CPU)
-    assert torch.equal(cat(), torch.cat([b, a], 1))
-    full = eager.bind(
-        "aten.full.default", ((2, 3), 7, ("dtype=", "dtype:int32"), ("device=", "device")), [], CPU
-    )
-    assert torch.equal(full(), torch.full((2, 3), 7, dtype=torch.int32))
-    values, order = eager.bind("aten.topk.default", ("$0", 2), [a], CPU)()
+
+    def call(target: str, arguments: tuple, *operands: torch.Tensor) -> Any:
+        return eager.binder(target, arguments, CPU)(operands, None)()
+
+    cat = eager.binder("aten.cat.default", (("$1", "$0"), 1), CPU)
+    assert torch.equal(cat([a, b], None)(), torch.cat([b, a], 1))
+    assert torch.equal(cat([b, a], None)(), torch.cat([a, b], 1))  # bound once more
+    arguments = ((2, 3), 7, ("dtype=", "dtype:int32"), ("device=", "device"))
+    assert torch.equal(call("aten.full.default", arguments), torch.full((2, 3), 7, dtype=torch.int32))
+    values, order = call("aten.topk.default", ("$0", "#1"), a, torch.tensor(2))
     assert torch.equal(a.gather(1, order), values)
+    assert torch.equal(call("aten.clamp.Tensor", ("$0", ("max=", "$1")), a, b), a.clamp(max=b))
 
 
 @pytest.mark.parametrize(
