@@ -1,5 +1,5 @@
-"""What is measured: the survey's five graphs, vision and language models with random weights, and single
-kernels.
+"""What is measured: the survey's five graphs, two of them in a longer form too, vision and language models
+with random weights, and single kernels.
 
 Everything is an ordinary factory, registered like a user's own model, so that a benchmark takes the path that
 users take."""
@@ -74,7 +74,7 @@ def _padding(mask: torch.Tensor, seed: int) -> torch.Tensor:
     return (torch.arange(length)[None] < lengths).to(mask.dtype)
 
 
-# ---- the survey's five graphs (fp32) ----------------------------------------------------------------------
+# ---- the survey's graphs (fp32) ---------------------------------------------------------------------------
 
 
 class ElementwiseChain(nn.Module):
@@ -82,6 +82,33 @@ class ElementwiseChain(nn.Module):
         z = torch.relu(x + y) * 0.5
         z = torch.sigmoid(z) + torch.tanh(z)
         return torch.exp(-z * z) * y
+
+
+class LongChain(nn.Module):
+    """One input, one result, twenty operators."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(x * 0.5 + 0.25)
+        y = torch.sigmoid(y) * y + torch.tanh(y)
+        y = torch.sqrt(y.abs() + 1.0) - 0.5
+        y = functional.silu(y) * torch.exp(-y)
+        y = torch.clamp(y, -2.0, 2.0) / 1.5
+        return functional.gelu(y + 0.1) * 0.9
+
+
+class WrittenNormalisation(nn.Module):
+    """A layer norm as it stands in papers, one operator a symbol."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.rand(width) + 0.5), nn.Parameter(torch.rand(width) - 0.5)
+
+    def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        x = x + residual
+        centred = x - x.mean(-1, keepdim=True)
+        variance = (centred * centred).mean(-1, keepdim=True)
+        normed = centred * torch.rsqrt(variance + 1e-5) * self.weight + self.bias
+        return functional.gelu(normed) + residual
 
 
 class NormalisationResidual(nn.Module):
@@ -127,7 +154,9 @@ class SelfAttention(nn.Module):
 
 _SURVEY: dict[str, Callable[[], nn.Module]] = {
     "chain": ElementwiseChain,
+    "long chain": LongChain,
     "normalisation": lambda: NormalisationResidual(1024),
+    "written normalisation": lambda: WrittenNormalisation(1024),
     "convolution": lambda: ConvolutionBlock(64),
     "perceptron": lambda: Perceptron(1024, 4096),
     "attention": lambda: SelfAttention(768, 12),
@@ -157,7 +186,9 @@ def _survey() -> tuple[Case, ...]:
     rows, image = ("batch", "length", 1024), ("batch", 64, "height", "width")
     return (
         _graph("chain", {"x": rows, "y": rows}, batch=16, length=4096),
+        _graph("long chain", {"x": rows}, batch=16, length=4096),
         _graph("normalisation", {"x": rows, "residual": rows}, batch=16, length=4096),
+        _graph("written normalisation", {"x": rows, "residual": rows}, batch=16, length=4096),
         _graph("convolution", {"x": image}, batch=16, height=56, width=56),
         _graph("perceptron", {"x": ("rows", 1024)}, rows=8192),
         _graph("attention", {"x": ("batch", "length", 768)}, batch=16, length=512),

@@ -95,7 +95,7 @@ CPP = (
 #include <cstdlib>
 #include <limits>
 
-#define VECTOR_FORM extern "C" __attribute__((simd("notinbranch")))
+#define VECTOR_FORM extern "C" __attribute__((simd("notinbranch"), const))
 #if defined(__x86_64__) && defined(__GLIBC__)
 {_vector_forms(_OLD_VECTOR_FORMS)}
 #if __GLIBC_PREREQ(2, 35)
@@ -195,7 +195,8 @@ FUNCTION float erf_of(float x) {
     float q = 0.0010179626f + s * (2.3547966e-05f + s * -1.1791603e-07f);
     q = 1.0f + s * (0.49746925f + s * (0.11098505f + s * (0.01407047f + s * q)));
     float size = fabsf(p / q);
-    return copysignf(size > 1.0f | fabsf(x) > 3.7f ? 1.0f : size, x);
+    size = fabsf(x) > 3.7f ? 1.0f : size;  // one condition each: no loop is vectors that selects one
+    return copysignf(size > 1.0f ? 1.0f : size, x);
 }
 FUNCTION double erf_of(double x) { return erf(x); }
 // n / d for 0 <= n < 2^63, with the multiplier and shift that the host made from d
