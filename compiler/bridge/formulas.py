@@ -127,6 +127,20 @@ def is_size(written: ast.AST) -> bool:
     return False
 
 
+def size_axis(written: ast.AST) -> int | None:
+    """The axis of which this is the size; None where it is no size, or where the axis is no number."""
+    match written:
+        case ast.Subscript(value=ast.Attribute(attr="shape"), slice=axis):
+            value = value_of(axis)
+        case ast.Call(func=ast.Attribute(attr="size"), args=[axis], keywords=[]):
+            value = value_of(axis)
+        case ast.Call(func=ast.Name(id="len"), args=[_]):
+            value = 0
+        case _:
+            return None
+    return value if isinstance(value, int) else None
+
+
 def takes_a_size(written: ast.AST) -> bool:
     """Whether the line itself asks a tensor for its size here."""
     return any(

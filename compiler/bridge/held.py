@@ -76,6 +76,17 @@ def alike(nodes: Iterable[FxNode]) -> Counter[tuple[Any, ...]]:
     return Counter((origin_of(node), numbers_in(node)) for node in calls)
 
 
+def before(nodes: Iterable[FxNode]) -> dict[FxNode, int]:
+    """How many calls of its operator ran before each call, of those from its line."""
+    met: Counter[tuple[str, str, str]] = Counter()
+    found = {}
+    for node in nodes:
+        if isinstance(node.target, OpOverload):
+            found[node] = met[origin_of(node)]
+            met[origin_of(node)] += 1
+    return found
+
+
 def modules(nodes: Iterable[FxNode]) -> frozenset[str]:
     """The names of the modules in which calls were made, as attributes of others."""
     paths = (path for node in nodes for path, _ in (node.meta.get("nn_module_stack") or {}).values())
@@ -121,7 +132,7 @@ def followed(stack_trace: str, call: Call, given: Mapping[str, Any], known: Know
         if call.operator in _RESHAPES and untold:
             x = given["self"]
             dims = (x.shape[given["dim"]],) if call.operator == "unflatten" else x.shape
-            untold = _unexplained(parted(dims, argument, known.observed), argument, untold)
+            untold = _unexplained(parted(dims, argument, known.observed), argument, untold, known)
         for _, value, found in untold:
             sizes = _made_of(value, found, known)
             if sizes is None or sizes:
@@ -213,7 +224,9 @@ def _is_usual(operator: str, name: str, place: int | None, given: Mapping[str, A
 Untold = tuple[int | None, Number, Told]
 
 
-def _unexplained(groups: Sequence[Group], shape: Sequence[Any], untold: Sequence[Untold]) -> list[Untold]:
+def _unexplained(
+    groups: Sequence[Group], shape: Sequence[Any], untold: Sequence[Untold], known: Known
+) -> list[Untold]:
     """Of the numbers in a new shape those that the sizes they are made of leave open. In a line that shows
     the call an axis that never changes is parted into the same numbers at every size, a product of sizes
     into these as they were, and one number beside others that are known is their quotient."""
@@ -225,9 +238,16 @@ def _unexplained(groups: Sequence[Group], shape: Sequence[Any], untold: Sequence
             continue
         seen = [each for each in inside if each[2].origin is not Origin.UNSEEN]
         if group.constant or (_open(group, seen, rest) <= 1 and not _is_by_chance(group, seen, rest, shape)):
-            inside = [each for each in inside if each not in seen]
+            inside = [each for each in inside if each not in seen or _is_any_of(each, group, known)]
         found += inside
     return found
+
+
+def _is_any_of(entry: Untold, group: Group, known: Known) -> bool:
+    """Whether a number of free axes may be any of several sizes of the inputs, equal in the file."""
+    _, value, told = entry
+    sizes = [size for size, n in known.sizes.items() if size.op == "size" and n == value]
+    return not group.constant and told.origin in _AS_IT_STANDS and len(sizes) > 1
 
 
 def _open(group: Group, seen: Sequence[Untold], rest: int) -> int:

@@ -5,7 +5,7 @@ one size, a number that is neither told by its line nor decided so holds all siz
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +19,12 @@ from dlcb.compiler.bridge.literals import Sizes, alike
 from dlcb.compiler.bridge.one_trace import Exploring
 from dlcb.compiler.bridge.record import Trace
 from dlcb.compiler.bridge.seen import Path
+from dlcb.compiler.bridge.uncut import Uncut, indexings
 from dlcb.compiler.bridge.written import MADE, Call, Origin, Told, told
 from dlcb.compiler.errors import ShapeError
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import ONE, not_equal
+from dlcb.compiler.ir.graph import Value
 from dlcb.compiler.shapes.system import Provenance
 
 _LIFTED = frozenset({"aten.lift_fresh_copy.default", "aten.lift_fresh.default"})
@@ -89,12 +91,16 @@ class Lone:
     decisions: Iterator[Decision]
     constants: dict[int, None] = field(default_factory=dict)  # sizes in the graph that are numbers
     _line: str = ""
+    _in_root: bool = True  # whether it is one of the program's own module
     _call: Call | None = None  # the one that is being lowered, of a file of one size
 
     def __post_init__(self) -> None:
         nodes = self.trace.nodes if self.fixed else ()
         self._times, self._modules = held.times(nodes), held.modules(nodes)
-        self._alike = held.alike(nodes)
+        self._alike, self._before = held.alike(nodes), held.before(nodes)
+        self._indexings = indexings(nodes, self._modules)
+        self._axes: dict[Expr, set[int]] = {}
+        self._inputs: dict[str, Sequence[Expr]] = {}
 
     def meet(self, node: FxNode) -> None:
         """The call whose numbers come next."""
@@ -116,7 +122,10 @@ class Lone:
             held.is_by_name(node),
             self._modules,
             self._alike[origin, held.numbers_in(node)],
+            self._before[node],
+            bool(self._times[origin[0], "reciprocal", origin[2]]),
         )
+        self._in_root = len(node.meta.get("nn_module_stack") or ()) <= 1
 
     def places(self, node: FxNode) -> Sequence[int]:
         """The arguments of a call in which sizes may stand."""
@@ -126,9 +135,20 @@ class Lone:
             return sized[1:]  # what begins behind the first element, also where a size was 1
         return sized
 
-    def add(self, sizes: Iterable[Expr]) -> None:
+    def declare(self, name: str, shape: Sequence[Expr]) -> None:
+        """The sizes of an input."""
+        self._inputs[name] = shape
+        self.place(shape)
+
+    def add(self, sizes: Sequence[Expr]) -> None:
         """Sizes of a result."""
         self.constants.update((size.value, None) for size in sizes if size.is_const)
+        self.place(sizes)
+
+    def place(self, shape: Sequence[Expr]) -> None:
+        """The sizes of a tensor, by their axes."""
+        for axis, size in enumerate(shape):
+            self._axes.setdefault(size, set()).update((axis, axis - len(shape)))
 
     # ---- what a number follows ---------------------------------------------------------------------
 
@@ -142,6 +162,8 @@ class Lone:
             return Written(value)
         if found.origin is Origin.OF_LIBRARY and self._on_constant(near):
             return Written(value)
+        if found.origin is Origin.SIZE and (size := self._of_axis(found, value)) is not None:
+            return size
         if found.origin is Origin.SIZE and not sized:
             candidates = self.sizes.matches(value, near)
             return candidates[0] if len(candidates) == 1 and value not in self.constants else value
@@ -208,6 +230,20 @@ class Lone:
         assert place is None or isinstance(place, int)
         return told(self._line, self._call, name, place)
 
+    def _of_axis(self, found: Told, value: int) -> Expr | None:
+        """The size that the line takes of a tensor's axis; None where it may be any of several."""
+        if found.axis is None:
+            return None
+        if self._in_root and found.of in self._inputs:
+            shape = self._inputs[found.of]
+            pool = shape[found.axis :][:1] if -len(shape) <= found.axis < len(shape) else ()
+        else:
+            pool = [size for size, axes in self._axes.items() if found.axis in axes]
+        same = [size for size in pool if self.sizes.observed(size) == (value,)]
+        if len(same) != 1 or same[0].is_const:
+            return None
+        return same[0] if {symbol.value for symbol in same[0].free} <= (self.fixed or frozenset()) else None
+
     def _on_constant(self, near: Sequence[Expr]) -> bool:
         """Whether this is a slice of an axis that never changes."""
         assert self._call is not None
@@ -243,6 +279,35 @@ class Lone:
             emit, said = self.emit, f"{number.number} may be made of {what}: {_REMEDY}"
             if found := [name for name in names if name in (self.fixed or ())]:
                 raise Holds(found, Provenance(emit.operator, emit.build.source, said))
+
+    def cut(self, node: FxNode, arguments: list[Any]) -> list[Any]:
+        """The operands of a call, of which the first is cut as the indexing says that the call is of, where
+        the file has left that out."""
+        if (indexing := self._indexings.get(node)) is None or not arguments:
+            return arguments
+        x = arguments[0]
+        for each in indexing.uncut() if isinstance(x, Value) else ():
+            extent = x.shape[each.axis]
+            if each.made_of or (each.axis >= 0 and not extent.is_const):
+                self._hold_uncut(each, extent, indexing.writes)
+            if not indexing.writes and not each.made_of:
+                start = None if each.start is None else Written(each.start)
+                end = None if each.end is None else Written(each.end)
+                x = aten_shape.slice_of(self.emit, x, each.axis, start, end)
+        return [x, *arguments[1:]]
+
+    def _hold_uncut(self, uncut: Uncut, extent: Expr, writes: bool) -> None:
+        """What a slice that cut nothing in the file says of the sizes of which it may."""
+        if isinstance(self.emit.system, Exploring):
+            return
+        if uncut.made_of and len(self.sizes.traces) == 1:
+            names = dict.fromkeys(symbol.value for size in self._file_sizes() for symbol in size.free)
+            said = f"a slice that cuts nothing there may be made of any size ({uncut.made_of}): {_REMEDY}"
+            if found := [name for name in names if name in (self.fixed or ())]:
+                raise Holds(found, Provenance(self.emit.operator, self.emit.build.source, said))
+        elif uncut.unknown or writes:
+            longest = max(self.sizes.observed(extent) or (0,))
+            self.emit.require(extent <= longest, "a slice that cuts nothing in the file, and may beyond it")
 
     # ---- several files of one model ----------------------------------------------------------------
 

@@ -151,6 +151,7 @@ class _Lowering:
             node = placeholders[name if by_name else user[place]][0]
             shape = tuple(as_expr(dim) for dim in dims)
             self.sizes.add(shape)
+            self.lone.declare(node.name, shape)
             for dim, size in zip(shape, node.meta["val"].shape, strict=True):
                 if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
                     self.symbols.setdefault(size.node.expr, dim)
@@ -170,6 +171,7 @@ class _Lowering:
                 raise Disagreement(f"the constant '{name}' changes with the sizes", stage="generalize")
         stored = _as_stored(tensor)
         made = self.build.parameter(self._stored(name), tuple(stored.shape), from_torch(stored.dtype))
+        self.lone.place(made.shape)
         return aten_complex.in_parts(self.emit, made) if tensor.is_complex() else made
 
     def _stored(self, name: str) -> str:
@@ -201,6 +203,7 @@ class _Lowering:
         if not isinstance(node.target, torch._ops.OpOverload):
             return self._python(node, arguments, keywords)
         self.lone.hold(node, arguments, keywords)
+        arguments = self.lone.cut(node, arguments)
         arguments += self._left_out(node.target, len(arguments), exact, near)
         if target == "aten.sym_size.int":
             return arguments[0].shape[arguments[1]]

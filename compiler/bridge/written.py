@@ -8,14 +8,14 @@ import ast
 import builtins
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from typing import Any
 
 import torch
 
-from dlcb.compiler.bridge.attributes import set_in_forward
+from dlcb.compiler.bridge.attributes import assigned, set_in_forward
 from dlcb.compiler.bridge.formulas import (
     Formula,
     Number,
@@ -25,6 +25,7 @@ from dlcb.compiler.bridge.formulas import (
     is_own,
     is_size,
     same_number,
+    size_axis,
     takes_a_size,
     value_of,
 )
@@ -52,6 +53,9 @@ class Told:
 
     origin: Origin
     formula: Formula | None = None
+    axis: int | None = None  # of a size: the axis of which it is
+    of: str = ""  # and the input of the function that it is of, where that is known
+    name: str = ""  # the name that the line gives
 
 
 @dataclass(frozen=True)
@@ -67,28 +71,49 @@ class Call:
     by_name: bool = False  # whether a function of torch was called, and no method or sign
     modules: frozenset[str] = frozenset()  # names of the modules that the program calls
     alike: int = 1  # how many of those calls have the same numbers
+    before: int = 0  # how many calls of this operator from this line ran before this one
+    inverted: bool = False  # whether its line divides a number by a tensor, which becomes a product
 
 
 def told(stack_trace: str, call: Call, name: str, place: int | None = None) -> Told:
     """Where argument `name` of `call` comes from, or the entry at `place` of it, where it is a list."""
-    path, text, number = _line(stack_trace)
+    path, text, number = line_of(stack_trace)
     if _MODULES in path:
         return Told(Origin.OF_PYTORCH)
     value = call.arguments[name]
-    if _is_of_library(path, text, value if place is None else value[place]):
+    if is_of_library(path, text, value if place is None else value[place]):
         return Told(Origin.OF_LIBRARY)
     shown = _shown(text, call.operator)
-    if len(shown) < call.times and _calls_others(text, call.modules):
+    if len(shown) < call.times and calls_others(text, call.modules):
         return Told(Origin.UNSEEN)
-    found = [given.told(call, name, place) for given in shown if given.may_be(call)]
+    found = [given.told(call, name, place) for given in _this(shown, call, text) if given.may_be(call)]
     settled = sum(1 for each in found if each.origin is Origin.WRITTEN)
     each_shown = call.operator in _ARITHMETIC and len(shown) <= call.times and call.alike <= settled
+    each_shown = each_shown and _WRITTEN in found  # and not an attribute alone, which may be any number
     order = _ANY if each_shown else _EACH
     kind = next((kind for kind in order if any(each.origin is kind for each in found)), Origin.UNSEEN)
-    if kind is Origin.WRITTEN and _mentions(text, set_in_forward(path, number, text)):
+    if kind is Origin.WRITTEN and mentions(parsed(text), set_in_forward(path, number, text)):
         kind, found = Origin.SET, []  # which of its numbers the attribute is, the line does not tell
     of_kind = [each for each in found if each.origin is kind]
-    return of_kind[0] if len(of_kind) == 1 else Told(kind)
+    one = of_kind[0] if len(of_kind) == 1 else Told(kind)
+    given = assigned(path, number, text).get(one.name) if one.name else None
+    return one if given is None else _as_assigned(one, *given)
+
+
+def _as_assigned(told: Told, written: ast.expr, of: str) -> Told:
+    """A name of which the source says what it stands for, where that is a size or calculated."""
+    found = _told(written)
+    if found.origin is Origin.CALCULATED:
+        return Told(Origin.CALCULATED)  # with names that the line does not have
+    return replace(found, of=of) if found.origin is Origin.SIZE else told
+
+
+def _this(shown: Sequence[_Shown], call: Call, text: str) -> Sequence[_Shown]:
+    """The one that `call` is, where the line shows as many as ran."""
+    if call.operator not in _ARITHMETIC or len(shown) != call.times or call.inverted or not runs_once(text):
+        return shown
+    this = shown[call.before]
+    return (this,) if this.may_be(call) else shown
 
 
 # Of several calls that a line shows the one at hand is not known: what tells of all. Sides of operators may
@@ -115,7 +140,7 @@ _EMPTY = {
 }
 
 
-def _is_of_library(path: str, text: str, value: Any) -> bool:
+def is_of_library(path: str, text: str, value: Any) -> bool:
     """Whether a library is known to give this number to a call of the line."""
     for place, functions in _FUNCTIONS_OF.items():
         empty = _EMPTY.get(place, ()) if value == 0 else ()
@@ -124,12 +149,12 @@ def _is_of_library(path: str, text: str, value: Any) -> bool:
     return False
 
 
-def _mentions(text: str, names: frozenset[str]) -> bool:
-    """Whether the line reads one of these attributes."""
-    return bool(names) and any(getattr(node, "attr", None) in names for node in ast.walk(_parsed(text)))
+def mentions(written: ast.AST, names: frozenset[str]) -> bool:
+    """Whether this reads one of these attributes."""
+    return bool(names) and any(getattr(node, "attr", None) in names for node in ast.walk(written))
 
 
-def _line(stack_trace: str) -> tuple[str, str, int]:
+def line_of(stack_trace: str) -> tuple[str, str, int]:
     """The file, text and number of the innermost line of a node's stack trace, but for PyTorch's own
     functions, whose numbers are what they are called with: its modules alone give them attributes."""
     found = [("", "", 0)]
@@ -145,9 +170,9 @@ def _line(stack_trace: str) -> tuple[str, str, int]:
 
 
 @lru_cache(maxsize=1024)
-def _calls_others(text: str, modules: frozenset[str]) -> bool:
+def calls_others(text: str, modules: frozenset[str]) -> bool:
     """Whether the line calls what may be a function of the user's, whose calls it does not show."""
-    functions = (node.func for node in ast.walk(_parsed(text)) if isinstance(node, ast.Call))
+    functions = (node.func for node in ast.walk(parsed(text)) if isinstance(node, ast.Call))
     return any(not _is_known(function, modules) for function in functions)
 
 
@@ -223,7 +248,7 @@ class _Operands:
         if call.operator in _ON_THE_RIGHT:
             return _told(self.sides[-1])
         if any(is_own(side) for side in self.sides) and not call.of_weight:
-            return _WRITTEN
+            return Told(Origin.WRITTEN, name="self")
         of_sizes = [side for side in self.sides if takes_a_size(side)]
         if len(of_sizes) == 1:
             return _told(of_sizes[0])
@@ -328,7 +353,7 @@ _Shown = _Operands | _Index | _Entries | _Arguments
 @lru_cache(maxsize=4096)
 def _shown(text: str, operator: str) -> tuple[_Shown, ...]:
     """What the line has that may be a call of `operator`."""
-    return tuple(each for node in ast.walk(_parsed(text)) for each in _shown_by(node, operator))
+    return tuple(each for node in in_order(parsed(text)) for each in _shown_by(node, operator))
 
 
 def _shown_by(node: ast.AST, operator: str) -> Iterator[_Shown]:
@@ -385,8 +410,29 @@ def _is_method(function: ast.expr) -> bool:
     return called(before) not in _MODULE_NAMES if isinstance(before, (ast.Name, ast.Attribute)) else True
 
 
+def in_order(written: ast.AST) -> Iterator[ast.AST]:
+    """The parts of a line in the order in which Python evaluates them, each behind its operands."""
+    waiting = [(written, False)]
+    while waiting:
+        node, done = waiting.pop()
+        if done:
+            yield node
+            continue
+        waiting.append((node, True))
+        waiting += [(each, False) for each in reversed(list(ast.iter_child_nodes(node)))]
+
+
 @lru_cache(maxsize=1024)
-def _parsed(text: str) -> ast.AST:
+def runs_once(text: str) -> bool:
+    """Whether each part of the line runs once where the line does."""
+    return not any(isinstance(node, _NOT_ONCE) for node in ast.walk(parsed(text)))
+
+
+_NOT_ONCE = (ast.comprehension, ast.Lambda, ast.IfExp, ast.BoolOp, ast.For, ast.While)
+
+
+@lru_cache(maxsize=1024)
+def parsed(text: str) -> ast.AST:
     """The line as a tree; of a statement over several lines what stands in this one; nothing where that is
     no Python."""
     kept, rest = _balanced(text)
@@ -422,7 +468,9 @@ def _told(written: ast.expr) -> Told:
         return _WRITTEN
     if is_calculated(written):
         return Told(Origin.CALCULATED, formula_of(written))
-    return Told(Origin.SIZE if is_size(written) else Origin.NAMED)
+    if is_size(written):
+        return Told(Origin.SIZE, axis=size_axis(written))
+    return Told(Origin.NAMED, name=getattr(written, "id", ""))
 
 
 def _of_all(entries: Sequence[ast.expr]) -> Told:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import linecache
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dlcb.compiler.bridge import partition
+from dlcb.compiler.bridge.capture import bound
 from dlcb.compiler.bridge.generalize import Captured, generalize
 from dlcb.compiler.ir.graph import Node
 from dlcb.compiler.ir.reference import evaluate
@@ -115,3 +117,12 @@ def assert_agrees(
         wanted = as_array(other)
         size = np.abs(wanted[np.isfinite(wanted)]).max(initial=1.0) if other.is_floating_point() else 1.0
         np.testing.assert_allclose(one, wanted, rtol=tolerance, atol=tolerance * size)
+
+
+def from_one_trace(module: nn.Module, **inputs: Tensor) -> Captured:
+    """What a file that was exported at one size is taken for."""
+    arguments, keywords = bound(module, inputs)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of recurrences, whose weights PyTorch lays out anew
+        program = torch.export.export(module, arguments, keywords)
+    return generalize(ModelSource("lone", "1", program="lone.pt2"), program)
