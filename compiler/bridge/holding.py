@@ -46,14 +46,24 @@ def hold_culprits(scope: Scope, first: Bindings, error: CompilerError) -> None:
 
 def relate(scope: Scope, first: Bindings) -> set[str]:
     """Dims that cannot change alone, but with others, follow those: a total its parts, an axis its twin.
-    Gives those that lead."""
+    Gives those that lead, or move with others otherwise. Where a part is the same for neighbouring totals, as
+    of a division, the shape rules say what they need."""
     stuck = {dim.name for dim in scope.free if _is_stuck(scope, first, dim)}
     moves = {
         dim.name: found
         for dim in scope.free
         if dim.name in stuck and (found := scope.prober.response(first, dim.name, stuck)) is not None
     }
+    if left := stuck - {name for sizes in moves.values() for name in sizes if sizes[name] != first[name]}:
+        moves |= _moving_others(scope, first, left)
     following = followers(first, moves)
+    leading = {symbol.value for value in following.values() for symbol in value.free}
+    unsettled = {dim.name for dim in scope.free} - scope.limits.keys() - scope.prober.tied.keys()
+    for name in sorted(stuck - following.keys() - leading):  # in no way that is known: where it was seen to
+        found = moves.get(name) or scope.prober.response(first, name, unsettled)
+        if found is not None:
+            scope.joined.append(dict(found))
+            leading.add(name)
     for name, value in following.items():
         if value.op == "size":
             _tie(scope, first, name, value.value)
@@ -62,9 +72,22 @@ def relate(scope: Scope, first: Bindings) -> set[str]:
             at_one = {**first, name: 1}
             if scope.prober.accepts(at_one):
                 scope.joined.append(at_one)
-            else:
+            elif not any(scope.prober.accepts({**first, name: first[name] + step}) for step in (1, -1)):
                 scope.ties.append(equal(scope.symbol(name), value))
-    return {symbol.value for value in following.values() for symbol in value.free}
+    return leading
+
+
+def _moving_others(scope: Scope, first: Bindings, stuck: set[str]) -> dict[str, Bindings]:
+    """Other values of dims that move a little by themselves, and further where those of `stuck` do: a total,
+    of which a part is the same for its neighbours."""
+    moves: dict[str, Bindings] = {}
+    for dim in scope.free:
+        if dim.name in stuck or dim.name in scope.limits or dim.name in scope.prober.tied:
+            continue
+        found = scope.prober.response(first, dim.name, stuck)
+        if found is not None and any(found[name] != first[name] for name in stuck):
+            moves[dim.name] = found
+    return moves
 
 
 def _is_stuck(scope: Scope, first: Bindings, dim: FreeDim) -> bool:

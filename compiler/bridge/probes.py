@@ -154,7 +154,9 @@ class Prober:
         be, or what makes a sum with it so."""
         tries = 0
         names = sorted(movable)
-        for wanted, found in _pairs(said):
+        # of two sizes that have to be equal a refusal may name one alone
+        pairs = _pairs(said) or list(itertools.product(_numbers(said), {now[name] for name in names}))
+        for wanted, found in pairs:
             same = [name for name in names if now[name] == found]
             steps = [dict.fromkeys(same, wanted)] if alike and same else [{name: wanted} for name in same]
             parts = {name: now[name] + wanted - found for name in names}
@@ -174,7 +176,7 @@ class Prober:
         """`first` with another value of one dim, and of those of `movable` that have to change with it; where
         that can be, by a multiple or a whole part of its change, as rounding hides."""
         some: dict[str, int] | None = None
-        for step in (7, first[name], 64):
+        for step in (7, first[name], 64, 60):
             value = first[name] + step
             if value in first.values() or not self._fits(name, value):
                 continue
@@ -190,7 +192,8 @@ class Prober:
         try:
             self.trace(sizes)
         except CaptureError as error:
-            return error.message.partition(" failed: ")[2]
+            said = error.message.partition(" failed: ")[2]
+            return said.rpartition(", at `")[0] or said  # without the user's line, which has numbers as well
         return None
 
     def _fits(self, name: str, size: int) -> bool:
@@ -360,8 +363,13 @@ def _pairs(said: str) -> list[tuple[int, int]]:
         beside = zip(reversed(shapes[0]), reversed(shapes[1]), strict=False)
         found = [pair for pair in beside if pair[0] != pair[1]]
         return [*found, *((b, a) for a, b in found)]
-    numbers = [int(number) for number in re.findall(r"\d+", said)]
-    return list(itertools.permutations(dict.fromkeys(n for n in numbers if n >= _DISTINCT[0]), 2))
+    return list(itertools.permutations(_numbers(said), 2))
+
+
+def _numbers(said: str) -> list[int]:
+    """Numbers in a refusal that may be sizes, and are no numbers of axes."""
+    numbers = map(int, re.findall(r"\d+", said))
+    return list(dict.fromkeys(n for n in numbers if n >= _DISTINCT[0]))
 
 
 def shape_at(dims: Sequence[Expr | int], sizes: Bindings) -> tuple[int, ...]:
