@@ -49,7 +49,7 @@ def relate(scope: Scope, first: Bindings) -> set[str]:
     Gives those that lead, or move with others otherwise. Where a part is the same for neighbouring totals, as
     of a division, the shape rules say what they need."""
     stuck = {dim.name for dim in scope.free if _is_stuck(scope, first, dim)}
-    moves = {
+    moves: dict[str, Bindings] = {
         dim.name: found
         for dim in scope.free
         if dim.name in stuck and (found := scope.prober.response(first, dim.name, stuck)) is not None
@@ -60,9 +60,9 @@ def relate(scope: Scope, first: Bindings) -> set[str]:
     leading = {symbol.value for value in following.values() for symbol in value.free}
     unsettled = {dim.name for dim in scope.free} - scope.limits.keys() - scope.prober.tied.keys()
     for name in sorted(stuck - following.keys() - leading):  # in no way that is known: where it was seen to
-        found = moves.get(name) or scope.prober.response(first, name, unsettled)
-        if found is not None:
-            scope.joined.append(dict(found))
+        sizes: Bindings | None = moves.get(name) or scope.prober.response(first, name, unsettled)
+        if sizes is not None:
+            scope.joined.append(dict(sizes))
             leading.add(name)
     for name, value in following.items():
         if value.op == "size":

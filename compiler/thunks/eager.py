@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -19,14 +20,16 @@ from dlcb.compiler.bridge.capture import bound
 from dlcb.compiler.bridge.one_device import Arguments, called, settle
 from dlcb.compiler.bridge.partition import find, is_installed
 from dlcb.compiler.bridge.unchanged import State
-from dlcb.compiler.errors import ArtifactError, GuardError, UnsupportedOperator
+from dlcb.compiler.errors import ArtifactError, GuardError, IndexRangeError, UnsupportedOperator
 from dlcb.compiler.runtime.calls import Binder
 from dlcb.compiler.runtime.executor import Ran, Shapes
 from dlcb.compiler.runtime.types import TORCH
+from dlcb.compiler.thunks.reads import Reads, Watched, is_seen
 from dlcb.compiler.thunks.thunk import Forecast
 
 # the device's trouble, not the caller's
 NOT_REFUSALS = (MemoryError, torch.OutOfMemoryError, torch.AcceleratorError)
+_OF_INDICES = re.compile(r"index|indices|idx|out of (bounds|range)", re.IGNORECASE)
 _TARGET = re.compile(r"(?:aten|([A-Za-z_][\w.]*):\w+)\.\w+\.\w+", re.ASCII)
 
 
@@ -123,7 +126,8 @@ class EagerThunk:
     memory. What a forward leaves in the module is put back: no answer depends on the requests before it.
 
     It lives on `device`; inputs on another device are brought there and outputs back. `check` is asked, after
-    a forward that has loaded files of the user's, whether its answer may be given.
+    a forward that has loaded files of the user's, whether its answer may be given. `watched`: no operator
+    reads through a bad index, which on CUDA, where it is so by default, would end the process.
     """
 
     tier = "eager"
@@ -134,9 +138,12 @@ class EagerThunk:
         names: Sequence[str],
         device: torch.device,
         check: Callable[[], None] = lambda: None,
+        watched: bool | None = None,
     ) -> None:
         self._load, self._names, self._device = load, tuple(names), device
+        self._watched = device.type == "cuda" if watched is None else watched
         self._check, self._checked = check, -1  # files that were loaded when all was as it should be
+        self._seen = False  # whether Python makes all calls of the module
         self._module: torch.nn.Module | None = None
         self._state: State | None = None  # the module's, as it was loaded
 
@@ -145,22 +152,50 @@ class EagerThunk:
         if self._module is None:
             self._module = settle(self._load(), self._device)
             self._state = State(self._module)
+            self._seen = is_seen(self._module)
         return self._module
 
     def run(self, inputs: Sequence[torch.Tensor]) -> Ran:
         """GuardError with PyTorch's own words where it refuses these inputs, of which the module gets copies:
-        it may write to them."""
+        it may write to them. IndexRangeError where one of them, or what is made of them, is a bad index."""
         module = self.module
+        here: dict[str, torch.Tensor] = {}
 
         def arguments() -> Arguments:
-            here = [tensor.to(self._device, copy=True) for tensor in inputs]
-            return bound(module, dict(zip(self._names, here, strict=True)))
+            copies = (tensor.to(self._device, copy=True) for tensor in inputs)
+            here.update(zip(self._names, copies, strict=True))
+            return bound(module, here)
 
+        def forward(reads: AbstractContextManager[Any]) -> tuple[torch.Tensor, ...]:
+            with without_fast_path(), reads:
+                return as_tuple(called(module, self._device, arguments))
+
+        def name_index() -> None:
+            self._restore()
+            naming = Reads(here, at_once=True)
+            try:
+                forward(naming)
+            finally:
+                if naming.found is not None:
+                    raise naming.found
+
+        reads = Reads(here) if self._watched else None
         seed = torch.initial_seed()
         try:
-            with without_fast_path():
-                made = as_tuple(called(module, self._device, arguments))
-        except NOT_REFUSALS:
+            try:
+                made = forward(self._within(reads))
+            except NOT_REFUSALS:
+                raise
+            except Exception as error:
+                bad = reads is not None and reads.any_bad()
+                if not bad and not _OF_INDICES.search(str(error)):
+                    raise
+                name_index()  # if it was one
+                raise
+            if reads is not None and reads.any_bad():
+                name_index()
+                raise GuardError("an index lies outside of the axis that it reads", stage="eager")
+        except (IndexRangeError, *NOT_REFUSALS):
             raise
         except Exception as error:  # the user's code may raise anything
             shapes = ", ".join(
@@ -170,8 +205,7 @@ class EagerThunk:
                 f"PyTorch refuses inputs {shapes}: {refusal_words(error)}", stage="eager"
             ) from error
         finally:
-            if self._state is not None:
-                self._state.restore()
+            self._restore()
             if torch.initial_seed() != seed:  # what others draw must not repeat because this module seeds
                 torch.seed()
         if self._checked != (loads := modules.loads()):
@@ -179,6 +213,15 @@ class EagerThunk:
             self._checked = loads
         place = inputs[0].device if inputs else self._device
         return Ran(tuple(tensor.to(place) for tensor in made), False)
+
+    def _within(self, reads: Reads | None) -> AbstractContextManager[Any]:
+        if reads is None:
+            return nullcontext()
+        return Watched(reads) if self._seen else reads
+
+    def _restore(self) -> None:
+        if self._state is not None:
+            self._state.restore()
 
     def forecast(self, shapes: Shapes) -> Forecast:
         """Nothing is known about eager PyTorch before it runs."""
