@@ -220,7 +220,7 @@ class _Layout:
 def _layout(name: str, datatype: str, *shape: int) -> _Layout:
     if type(name) is not str:
         raise BadRequest(f"'name' is {_kind(name)}, expected a string")
-    checked = _shape(name, list(shape))
+    checked = shape_of(name, list(shape))
     row = _datatype(name, datatype)
     count = math.prod(checked)
     return _Layout(name, row, checked, count, struct.Struct(f"<{count}{row.code}").pack)
@@ -262,7 +262,7 @@ def _decode_input(index: int, entry: Any, body: memoryview, offset: int, binary:
     if type(name) is not str:
         raise BadRequest(f"inputs[{index}]: 'name' is {_kind(name)}, expected a string{_example(name)}")
     datatype = _datatype(name, entry.get("datatype"))
-    shape = _shape(name, entry.get("shape"))
+    shape = shape_of(name, entry.get("shape"))
     parameters = entry.get("parameters")
     size = None
     if parameters is not None:
@@ -311,7 +311,9 @@ def _datatype(name: str, value: Any) -> Datatype:
     return datatype
 
 
-def _shape(name: str, value: Any) -> tuple[int, ...]:
+def shape_of(name: str, value: Any) -> tuple[int, ...]:
+    """A shape as a client gives it, of a request or of `plan`. BadRequest where it is none, or where what a
+    model would make of it could not be addressed."""
     if type(value) is not list:
         found = _kind(value)
         raise BadRequest(f"input '{name}': 'shape' is {found}, expected a list of sizes{_example(value)}")

@@ -14,6 +14,7 @@ from typing import Any
 
 from dlcb.compiler import Dim, TensorSpec
 from dlcb.compiler.signature import describe
+from dlcb.server.codec import shape_of
 from dlcb.server.datatypes import BY_DTYPE
 from dlcb.server.errors import BadRequest, Forbidden, NotFound, TooLarge, Unsupported
 from dlcb.server.memory import ADDRESSABLE, check_memory
@@ -218,8 +219,7 @@ class Endpoints:
         model = self.registry.get(name)
         shapes = _object(_object(body).get("shapes"))
         for key, shape in shapes.items():
-            if type(shape) is not list or not all(type(size) is int and 0 <= size < 2**62 for size in shape):
-                raise BadRequest(f"shapes: input '{key}' must be a list of non-negative integers")
+            shape_of(key, shape)
         specs = {spec.name: spec for spec in model.signature.inputs}
         bound = model.signature.check(shapes, {key: specs[key].dtype for key in shapes if key in specs})
         size = sum(math.prod(shape) * BY_DTYPE[specs[key].dtype].size for key, shape in shapes.items())

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlcb.compiler.bridge.capture import bound
 from dlcb.compiler.bridge.one_device import Arguments, called
+from dlcb.compiler.bridge.survived import surviving
 from dlcb.compiler.bridge.unchanged import State
 from dlcb.compiler.signature import Dim, Signature, compile_expression, symbols_of
 from dlcb.compiler.source import ModelSource
@@ -203,6 +204,7 @@ class Reference:
         self._exact = copy.deepcopy(module).double()
         self._names_types = False  # as far as it was seen
         self._states = {id(each): State(each) for each in (module, self._exact)}
+        self._surviving = surviving(module)
 
     def eager(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         with torch.no_grad():
@@ -233,7 +235,7 @@ class Reference:
             return bound(module, dict(zip(self._names, given, strict=True))) if self._names else (given, {})
 
         try:
-            with without_fast_path():
+            with without_fast_path(), self._surviving:
                 return as_tuple(called(module, inputs[0].device if inputs else "cpu", arguments))
         finally:
             self._states[id(module)].restore()

@@ -4,8 +4,10 @@ forward that says nothing makes tensors where PyTorch's default is."""
 
 from __future__ import annotations
 
+import dis
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
@@ -20,7 +22,13 @@ from dlcb.compiler.bridge.call_by_call import uncompiled
 from dlcb.compiler.errors import CompilerError
 
 # what PyTorch says where tensors lie on several devices, or on one that is not there
-_SAID = re.compile(r"device|cuda|nvidia", re.IGNORECASE)
+_SAID = re.compile(
+    r"(same|expected|different|between|on a cuda|accelerator) devices?\b|device (ordinal|type|string)"
+    r"|not (compiled|linked) with|GPUs are available|NVIDIA driver|'\w+' backend|torch\.cuda\.",
+    re.IGNORECASE,
+)
+_TORCH = f"{Path(torch.__file__).parent}/"
+_RAISE = dis.opmap["RAISE_VARARGS"]
 _DEVICE = re.compile(r"(cpu|cuda|mps|xpu)(:\d+)?")
 _NOWHERE = torch.device("meta")  # tensors without values, wherever the others are
 _DEVICE_FAILED = (torch.OutOfMemoryError, torch.AcceleratorError)
@@ -109,7 +117,20 @@ def names_devices(error: BaseException) -> bool:
     if isinstance(error, _DEVICE_FAILED):
         return False
     said = error.message if isinstance(error, CompilerError) else str(error)
-    return _SAID.search(said) is not None
+    while isinstance(error, CompilerError) and error.__cause__ is not None:
+        error = error.__cause__
+    return _SAID.search(said) is not None and not _is_users(error)
+
+
+def _is_users(error: BaseException) -> bool:
+    """Whether a statement of the user's raised this, and not PyTorch."""
+    place = error.__traceback__
+    if place is None:
+        return False
+    while place.tb_next is not None:
+        place = place.tb_next
+    code = place.tb_frame.f_code
+    return code.co_code[place.tb_lasti] == _RAISE and not code.co_filename.startswith(_TORCH)
 
 
 def called(module: nn.Module, device: torch.device | str, arguments: Callable[[], Arguments]) -> Any:

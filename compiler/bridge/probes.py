@@ -16,6 +16,7 @@ from torch import nn
 
 from dlcb.compiler.bridge import capture
 from dlcb.compiler.bridge.record import Trace
+from dlcb.compiler.bridge.survived import surviving
 from dlcb.compiler.bridge.unchanged import unchanged
 from dlcb.compiler.errors import CaptureError
 from dlcb.compiler.expr.dag import Expr
@@ -92,7 +93,8 @@ class Prober:
         """Whether the program runs at these sizes on real tensors, whose values are looked at too."""
         arguments, keywords = capture.bound(self.module, self.tensors(sizes))
         try:
-            with capture.user_code("forward"), unchanged(self.module), torch.no_grad():
+            alone = unchanged(self.module), surviving(self.module)
+            with capture.user_code("forward"), alone[0], alone[1], torch.no_grad():
                 self.module(*arguments, **keywords)
         except CaptureError:
             return False

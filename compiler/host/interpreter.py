@@ -164,11 +164,11 @@ class Interpreter:
         return self.outlines[segment].plan(sizes, aligned)
 
     def _explain(self, dim: Expr, expected: int) -> str:
-        if dim.is_const:
-            return f"{expected}, which is fixed"
         definitions = {size(d.name): d.value for d in self.program.definitions}
         while not dim.free.isdisjoint(definitions):  # by what is read elsewhere, not at this very axis
             dim = substitute(dim, definitions)
+        if dim.is_const:
+            return f"{expected}, which is fixed"
         places = places_of(self.program)
         origins = ", ".join(
             f"{s.value} is {places.get(s.value, 'derived')}" for s in sorted(dim.free, key=repr)

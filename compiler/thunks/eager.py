@@ -19,6 +19,7 @@ from dlcb.compiler.bridge.agreement import as_tuple, without_fast_path
 from dlcb.compiler.bridge.capture import bound
 from dlcb.compiler.bridge.one_device import Arguments, called, settle
 from dlcb.compiler.bridge.partition import find, is_installed
+from dlcb.compiler.bridge.survived import surviving, surviving_call
 from dlcb.compiler.bridge.unchanged import State
 from dlcb.compiler.errors import ArtifactError, GuardError, IndexRangeError, UnsupportedOperator
 from dlcb.compiler.runtime.calls import Binder
@@ -64,7 +65,7 @@ def binder(target: str, arguments: Sequence[Any], device: torch.device) -> Binde
     element type, "complex:1j" a complex number and "device" the device we run on; a trailing ("name=", value)
     is a keyword argument.
     """
-    call = resolve(target)
+    call = surviving_call(resolve(target))
     keywords = {argument[0][:-1]: argument[1] for argument in arguments if _is_keyword(argument)}
     positional = [argument for argument in arguments if not _is_keyword(argument)]
     fixed = {name: _decoded(value, (), device) for name, value in keywords.items() if not _reads(value)}
@@ -144,6 +145,7 @@ class EagerThunk:
         self._watched = device.type == "cuda" if watched is None else watched
         self._check, self._checked = check, -1  # files that were loaded when all was as it should be
         self._seen = False  # whether Python makes all calls of the module
+        self._surviving: AbstractContextManager[Any] = nullcontext()
         self._module: torch.nn.Module | None = None
         self._state: State | None = None  # the module's, as it was loaded
 
@@ -153,6 +155,7 @@ class EagerThunk:
             self._module = settle(self._load(), self._device)
             self._state = State(self._module)
             self._seen = is_seen(self._module)
+            self._surviving = surviving(self._module)
         return self._module
 
     def run(self, inputs: Sequence[torch.Tensor]) -> Ran:
@@ -167,7 +170,7 @@ class EagerThunk:
             return bound(module, here)
 
         def forward(reads: AbstractContextManager[Any]) -> tuple[torch.Tensor, ...]:
-            with without_fast_path(), reads:
+            with without_fast_path(), self._surviving, reads:
                 return as_tuple(called(module, self._device, arguments))
 
         def name_index() -> None:

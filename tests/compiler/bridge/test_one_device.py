@@ -141,6 +141,46 @@ def test_other_failures_are_not_run_again() -> None:
     assert not names_devices(torch.OutOfMemoryError("CUDA out of memory"))
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["no such device in the table", "expected the same device", "the CUDA version of this comes later"],
+)
+def test_what_a_model_says_of_devices_itself_is_no_reason_to_run_it_again(words: str) -> None:
+    class Refusing(nn.Module):
+        calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            raise RuntimeError(words)
+
+    module = Refusing()
+    with pytest.raises(RuntimeError, match=words):
+        called(module, "cpu", lambda: ((torch.zeros(3),), {}))
+    assert module.calls == 1
+
+
+def test_what_pytorch_says_of_devices_is_known() -> None:
+    calls = [
+        lambda: torch.cat([torch.zeros(2), torch.zeros(2, device="meta")]),
+        lambda: torch.zeros(2).to("xpu"),
+        lambda: torch.tensor(1, device="mps"),
+    ]
+    for call in calls:
+        with pytest.raises((RuntimeError, AssertionError)) as caught:
+            call()
+        assert names_devices(caught.value), caught.value
+    for words in (
+        "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
+        "indices should be either on cpu or on the same device as the indexed tensor (cuda)",
+        "Could not run 'aten::mm' with arguments from the 'CUDA' backend.",
+        "Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be the same",
+        "can't convert cuda:0 device type tensor to numpy.",
+        "Found no NVIDIA driver on your system.",
+        "No CUDA GPUs are available",
+    ):
+        assert names_devices(RuntimeError(words)), words
+
+
 def test_tensors_without_values_stay_where_they_are() -> None:
     with OneDevice("cpu"):
         assert torch.zeros(2, device="meta").device.type == "meta"

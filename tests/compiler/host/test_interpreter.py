@@ -66,6 +66,12 @@ def test_a_dim_that_does_not_fit_is_named(shapes, words) -> None:
         Interpreter(one_launch(inputs=[("x", n, m), ("y", m, 3, n + m)])).bind(shapes)
 
 
+def test_a_dim_that_the_program_defines_as_a_number_is_said_to_be_fixed() -> None:
+    found = one_launch(inputs=[("x", n, size("q"))])
+    with pytest.raises(GuardError, match=r"axis 1 of input 'x' is 4, expected 11, which is fixed; nearest"):
+        Interpreter(replace(found, definitions=(Definition("q", as_expr(11)),))).bind([(2, 4)])
+
+
 def test_a_declared_guard_is_the_contract_and_a_derived_one_is_not() -> None:
     for declared, kind in ((True, ContractError), (False, GuardError)):
         guard = Guard(equal(n % 100, 0), declared, "view, model.py:7")

@@ -1,0 +1,91 @@
+"""Calls that PyTorch does not survive: it reads memory that is not there, and the process ends with SIGSEGV.
+Where a module may make such a call it is refused before, in words that say why, as PyTorch refuses others."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import GraphModule
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_BAGS = ("embedding_bag", "_embedding_bag", "_embedding_bag_forward_only")
+_MEAN, _MAX = 1, 2
+_NARROW = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def surviving(module: nn.Module) -> AbstractContextManager[Any]:
+    """What a forward of `module` on real tensors runs in."""
+    return _Surviving() if _may_end_the_process(module) else nullcontext()
+
+
+def surviving_call(call: Callable[..., Any]) -> Callable[..., Any]:
+    """An ATen operator that raises RuntimeError where PyTorch would end the process."""
+    if not _is_of_bags(call):
+        return call
+
+    def kept(*arguments: Any, **keywords: Any) -> Any:
+        _require_bags(arguments)
+        return call(*arguments, **keywords)
+
+    return kept
+
+
+class _Surviving(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if _is_of_bags(func):
+            _require_bags(args)
+        return func(*args, **(kwargs or {}))
+
+
+@cache
+def _is_of_bags(func: Any) -> bool:
+    namespace, _, called = str(func).partition(".")
+    return namespace == "aten" and called.partition(".")[0] in _BAGS
+
+
+def _require_bags(arguments: Sequence[Any]) -> None:
+    """PyTorch 2.13 divides indices among bags also where there are none, but in its quick sums of float32 and
+    narrower types."""
+    table, indices, offsets = arguments[:3]
+    mode = arguments[4] if len(arguments) > 4 else 0
+    last = len(arguments) > 7 and bool(arguments[7])
+    padding = arguments[8] if len(arguments) > 8 else -1
+    if table.is_cuda or not indices.numel() or offsets.numel() > last:
+        return
+    quick = table.dtype in _NARROW and table.stride(1) == 1 and (padding is None or padding < 0)
+    if mode > _MEAN or not quick:
+        kind = "maxima" if mode == _MAX else "sums"
+        raise RuntimeError(
+            f"embedding_bag: {kind} of {indices.numel()} indices in 0 bags as {table.dtype}, which PyTorch "
+            f"does not survive"
+        )
+
+
+def _may_end_the_process(module: nn.Module) -> bool:
+    for part in module.modules():
+        if isinstance(part, (nn.EmbeddingBag, torch.jit.ScriptModule)):
+            return True
+        if isinstance(part, GraphModule):
+            if any(_is_of_bags(node.target) for node in part.graph.nodes):
+                return True
+        elif _mentions_bags(type(part).__module__):
+            return True
+    return False
+
+
+@cache
+def _mentions_bags(name: str) -> bool:
+    """Whether the file that a class is of mentions bags; PyTorch's own are known by their class."""
+    if name.split(".", maxsplit=1)[0] == "torch" or name not in sys.modules:
+        return False
+    try:
+        return "embedding_bag" in inspect.getsource(sys.modules[name])
+    except (OSError, TypeError):
+        return False

@@ -1,0 +1,83 @@
+"""Calls that end PyTorch's process are refused before; a model in which they may be made loads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dlcb.compiler import CompileOptions, InputDeclaration, ModelSource, compile_model, load_model
+from dlcb.compiler.bridge.survived import surviving, surviving_call
+from dlcb.compiler.errors import CompilerError
+from dlcb.kernel_cache import open_store
+
+
+class Bags(nn.Module):
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.bags = nn.EmbeddingBag(20, 8, mode=mode)
+
+    def forward(self, ids: Tensor, offsets: Tensor) -> Tensor:
+        return self.bags(ids, offsets) * 2
+
+
+class Called(Bags):
+    def forward(self, ids: Tensor, offsets: Tensor) -> Tensor:
+        return F.embedding_bag(ids, self.bags.weight, offsets, mode=self.bags.mode) * 2
+
+
+def made(mode: str, called: bool) -> nn.Module:
+    return (Called if called else Bags)(mode).eval()
+
+
+IDS, NONE = torch.arange(5), torch.zeros(0, dtype=torch.int64)
+
+
+@pytest.mark.parametrize("kind", ["module", "called"])
+@pytest.mark.parametrize(
+    ("mode", "dtype"), [("max", torch.float32), ("sum", torch.float64), ("mean", torch.float64)]
+)
+def test_indices_in_no_bags_are_refused_where_pytorch_ends(kind: str, mode: str, dtype: torch.dtype) -> None:
+    module = made(mode, kind == "called").to(dtype)
+    with surviving(module):
+        assert module(IDS, torch.tensor([0, 2])).shape == (2, 8)
+        assert module(IDS[:0], NONE).shape == (0, 8)
+        with pytest.raises(RuntimeError, match=r"of 5 indices in 0 bags as torch.float\d\d, which PyTorch"):
+            module(IDS, NONE)
+    call = surviving_call(torch.ops.aten.embedding_bag.default)
+    with pytest.raises(RuntimeError, match="5 indices in 0 bags"):
+        call(torch.zeros(20, 8, dtype=dtype), IDS, NONE, False, {"sum": 0, "mean": 1, "max": 2}[mode])
+
+
+def test_quick_sums_are_left_alone() -> None:
+    with surviving(made("sum", False)) as watched:
+        assert made("sum", False)(IDS, NONE).shape == (0, 8)
+    assert watched is not None
+    assert surviving_call(torch.ops.aten.mm.default) is torch.ops.aten.mm.default
+    with surviving(nn.Linear(2, 2)) as nothing:
+        assert nothing is None
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_a_model_with_bags_loads_and_answers(mode: str, tmp_path: Path) -> None:
+    inputs = (
+        InputDeclaration("ids", "int64", ("n",), values=(0, 20)),
+        InputDeclaration("offsets", "int64", ("bags",), values=(0, 1)),
+    )
+    arguments = {"mode": mode, "called": False}
+    source = ModelSource("bags", "1", f"{__name__}:made", arguments=arguments, inputs=inputs)
+    store = open_store(tmp_path)
+    key = compile_model(source, store, CompileOptions(optimisation="-O0")).artifact_key
+    model = load_model(source, key, store)
+    assert not model.report.quarantined
+    offsets = torch.zeros(1, dtype=torch.int64)
+    torch.testing.assert_close(model.call(IDS, offsets)[0], made(mode, False)(IDS, offsets))
+    if mode == "max":
+        with pytest.raises(CompilerError):
+            model.call(IDS, NONE)
+    else:
+        assert model.call(IDS, NONE)[0].shape == (0, 8)
