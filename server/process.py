@@ -45,6 +45,10 @@ WORKER_ENVIRONMENT = {
 
 log = logging.getLogger("dlcb.supervisor")
 
+# of a library's faults, most of them at sizes that are tried and that nobody asks for
+_REMEDY = ": a library failed; if at sizes that are never asked for, say the model's `dims` as ranges"
+_REMEDIES = dict.fromkeys(("SIGSEGV", "SIGFPE", "SIGABRT", "SIGBUS", "SIGILL"), _REMEDY)
+
 Progress = Callable[[str, float], None]
 
 
@@ -297,7 +301,7 @@ class CompileService:
         """How the process ended."""
         killed = signal.Signals(-code).name if code is not None and code < 0 else ""
         within = f" in stage '{self._stage}'" if self._stage else ""
-        return (f"of {killed}" if killed else f"with code {code}") + within
+        return (f"of {killed}" if killed else f"with code {code}") + within + _REMEDIES.get(killed, "")
 
     def _start_anew(self) -> None:
         """Ask a new process all that is not answered: the old one died, or has loaded code that is another

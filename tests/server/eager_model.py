@@ -302,6 +302,8 @@ def compile_model(
         os._exit(9)
     if source.arguments.get("fails") == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
+    if source.arguments.get("fails") == "fault":
+        os.kill(os.getpid(), signal.SIGSEGV)
     if source.arguments.get("fails") == "exit":
         sys.exit("told to leave")
     key = Key({"source": json.dumps(source.to_json(), sort_keys=True)}).digest

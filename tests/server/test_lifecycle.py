@@ -301,6 +301,7 @@ def run_to_its_end(path: Path, **environment: str) -> subprocess.CompletedProces
         ("declaration", 2),
         ("process", 1),
         ("killed", 1),
+        ("fault", 1),
         ("load", 1),
         ("exit", 1),
         ("exit at load", 1),
@@ -316,8 +317,9 @@ def test_a_model_that_does_not_load_ends_the_start_with_one_line(
     lines = [line for line in done.stderr.splitlines() if line.startswith("dlcb:")]
     assert len(lines) == 1 and "'identity'" in lines[0]
     assert (f"{path}:8: models.0.outputs: " in lines[0]) == (code == 2)
-    how = {"process": "with code 9", "killed": "of SIGKILL"}.get(fails)
+    how = {"process": "with code 9", "killed": "of SIGKILL", "fault": "of SIGSEGV"}.get(fails)
     assert how is None or f"the compile process died twice, last {how} in stage 'capture'" in lines[0]
+    assert ("say the model's `dims` as ranges" in lines[0]) == (fails == "fault")
 
 
 FAILING = ("compiler", "declaration", "process", "load", "worker")
