@@ -60,6 +60,7 @@ from dlcb.compiler.expr.node import evaluate
 from dlcb.compiler.host.lower import lower
 from dlcb.compiler.ir import text
 from dlcb.compiler.kgen.deadline import Allowance
+from dlcb.compiler.kgen.processes import KernelProcesses, kernel_processes
 from dlcb.compiler.kgen.regions import generate_all
 from dlcb.compiler.loading import load_model, options_for
 from dlcb.compiler.made_of import require_same_files
@@ -179,12 +180,13 @@ def _compile(
     source: ModelSource, store: Store, options: CompileOptions, clock: Clock
 ) -> tuple[str, Artifact]:
     _ = toolchain(options.target, options).version  # a missing compiler is said at once, not after tracing
-    with clock("capture"):
-        module = _load(source)
-        if isinstance(module, ExportedProgram):
-            source = as_exported(source, module)
-    with _only_new_garbage():
-        return _compile_module(source, module, store, options, clock)
+    with kernel_processes(options) as processes:  # they start while the model is made
+        with clock("capture"):
+            module = _load(source)
+            if isinstance(module, ExportedProgram):
+                source = as_exported(source, module)
+        with _only_new_garbage():
+            return _compile_module(source, module, store, options, processes, clock)
 
 
 def _compile_module(
@@ -192,6 +194,7 @@ def _compile_module(
     module: nn.Module | ExportedProgram,
     store: Store,
     options: CompileOptions,
+    processes: KernelProcesses | None,
     clock: Clock,
 ) -> tuple[str, Artifact]:
     before = calls.total
@@ -202,7 +205,7 @@ def _compile_module(
         if isinstance(captured, Untraced):
             return _put_eager(source, captured, store, clock)
         try:
-            artifact, verdict = _checked(source, module, captured, store, options, clock)
+            artifact, verdict = _checked(source, module, captured, store, options, processes, clock)
             break
         except (RefusedCode, TooLong) as error:
             if isinstance(module, nn.Module):
@@ -236,6 +239,7 @@ def _checked(
     captured: Captured,
     store: Store,
     options: CompileOptions,
+    processes: KernelProcesses | None,
     clock: Clock,
 ) -> tuple[Artifact, Verdict]:
     """The artifact of a captured model, which is in the store, and what the load check says of it. Raises
@@ -246,7 +250,7 @@ def _checked(
         ThreadPoolExecutor(1) as beside,
     ):
         eager = beside.submit(_prepared, source, module, captured, options)
-        artifact = compile_captured(source, captured, builder, options, clock)
+        artifact = compile_captured(source, captured, builder, options, processes, clock)
         published = beside.submit(_publish, artifact, source, captured.all_parameters, store)
         with clock("reference"):
             reference = _reference(source, module, eager.result(), captured, artifact, options)
@@ -371,7 +375,12 @@ def _device(options: CompileOptions) -> str:
 
 
 def compile_captured(
-    source: ModelSource, captured: Captured, builder: Builder, options: CompileOptions, clock: Clock
+    source: ModelSource,
+    captured: Captured,
+    builder: Builder,
+    options: CompileOptions,
+    processes: KernelProcesses | None,
+    clock: Clock,
 ) -> Artifact:
     """From the captured graphs of a model to an artifact whose kernels `builder` is compiling."""
     every = (captured, *captured.others)
@@ -384,6 +393,9 @@ def compile_captured(
         bare = without_mask(captured.graph, masks, passed)
         plans = [schedule(graph) for graph in (*graphs, *((bare[1],) if bare else ()))]
     with clock("generate"):
+        if processes is not None:
+            for plan in plans:
+                processes.generate(plan, options)
         allowance = Allowance(options.region_seconds, options.generate_seconds)
         made = [generate_all(plan, options, allowance, builder.add) for plan in plans]
         plans, kernels = [plan for plan, _, _ in made], [of_graph for _, of_graph, _ in made]

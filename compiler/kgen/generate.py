@@ -46,8 +46,13 @@ def generate(
     """The kernels of `group`, whose values lie in memory as `layouts` say (row-major where they say nothing).
 
     With `static` the sizes are literals, and only the variants that fit them are made."""
-    known = _made.setdefault(system, {})
-    alike = (target, structure(group, layouts))
+    return _bound(of_kind(group, layouts, system, target), group)
+
+
+def of_kind(group: Group, layouts: Layouts, system: System, target: Target) -> KernelSet:
+    """The kernels of all groups that are equal to this one, over buffers that are called in0, in1 ...,
+    out0, out1 ..., partial0 ..."""
+    known, alike = kinds(system), kind(group, layouts, target)
     if alike not in known:
         scalars = infer(group, layouts, system)
         nest = plan(scalars, group, system)
@@ -57,13 +62,22 @@ def generate(
         if key not in known:
             known[key] = _kernels(group, layouts, scalars, nest, system, target)
         known[alike] = known[key]
-    return _bound(known[alike], group)
+    return known[alike]
+
+
+def kind(group: Group, layouts: Layouts, target: Target) -> Hashable:
+    """What groups have in common that have the same kernels."""
+    return target, structure(group, layouts)
+
+
+def kinds(system: System) -> dict[Hashable, KernelSet]:
+    """What `of_kind` has made, by kind; what another process has made may be put there."""
+    return _made.setdefault(system, {})
 
 
 def _kernels(
     group: Group, layouts: Layouts, scalars: Scalars, nest: Nest, system: System, target: Target
 ) -> KernelSet:
-    """Kernels over buffers that are called in0, in1 ..., out0, out1 ..., partial0 ..."""
     operator = group.anchor.made_by.op.name
     if target.kind == "cpp":
         return KernelSet("", tuple(_cpp(operator, scalars, parted.parted(nest, system), system)))

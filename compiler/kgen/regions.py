@@ -48,6 +48,10 @@ def generate_all(
 
 
 def _generated(group: Group, plan: Schedule, options: CompileOptions, allowance: Allowance) -> KernelSet:
-    values = options.region_values if is_divisible(group) else float("inf")
-    with allowance.spent_on(group.name, group.nodes[0].source, values):
+    with allowance.spent_on(group.name, group.nodes[0].source, most_values(group, options)):
         return generate(group, plan.layouts, plan.graph.system, options.target, options.static)
+
+
+def most_values(group: Group, options: CompileOptions) -> float:
+    """How many values one kernel may compute for an element of `group`."""
+    return options.region_values if is_divisible(group) else float("inf")

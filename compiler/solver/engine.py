@@ -59,6 +59,7 @@ class Engine:
         self.budget, self.at_once, self.earned = budget, at_once, earned
         self.fired: Counter[str] = Counter()
         self.steps = 0
+        self.beyond = 0  # steps that uses took beyond what each earns
         self.exhausted = False
         self._seconds = 0.0
         self._nesting = 0  # a rule may ask the engine: the outermost call is the one use that counts
@@ -94,6 +95,11 @@ class Engine:
         left = self._until - self.steps  # less than 0 where one step of many terms took more than there was
         self._until = min(self.budget, self.steps + min(left + self.earned, self.at_once))
 
+    def affords(self, steps: int, beyond: int) -> bool:
+        """Whether further uses cannot be cut short that take so many steps, so many of which are `beyond`
+        what each earns, in whatever order they come."""
+        return beyond <= self._until - self.steps and steps <= self.budget - self.steps
+
     def run(self, items: Iterable[Any], context: Any, settle: Callable[[Any], None]) -> None:
         """Rewrites `items` to a fixed point: a replacement is a sequence of further items, empty where an
         item is discharged; `settle` takes each item to which no rule applies."""
@@ -125,9 +131,11 @@ class _Use:
         if self.engine._nesting == 0:
             self.started = time.perf_counter()
             self.engine._earn()
+            self.before = self.engine.steps
         self.engine._nesting += 1
 
     def __exit__(self, *error: object) -> None:
         self.engine._nesting -= 1
         if self.engine._nesting == 0:
             self.engine._seconds += time.perf_counter() - self.started
+            self.engine.beyond += max(self.engine.steps - self.before - self.engine.earned, 0)

@@ -72,6 +72,10 @@ class Simplifier:
         self._refuter = Refuter(self.facts)
         self.forget()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what others have derived, which is theirs and may be much."""
+        return {**vars(self), "answers": {}}
+
     def forget(self) -> None:
         """Facts may have changed in any way: drops what was derived from earlier ones."""
         self._simple: dict[Expr, Expr] = {}
