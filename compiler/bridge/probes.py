@@ -113,6 +113,10 @@ class Prober:
         """Sizes that the program accepts, from the lowest rung of the ladder. Raises the last refusal;
         one that is the same whatever the sizes are ends the search."""
         refusals: list[CaptureError] = []
+        if self._is_of_images() and self.accepts(sizes := self._draw(1, 1, [self._draw(0, 0, [])])):
+            return (
+                sizes  # among the smallest ones results shrink to axes of 1, and others would be looked for
+            )
         for sizes in self._candidates():
             try:
                 self.trace(sizes)
@@ -275,6 +279,13 @@ class Prober:
         return None
 
     # ---- drawing -----------------------------------------------------------------------------------
+
+    def _is_of_images(self) -> bool:
+        """Whether the one input has two free axes behind those of batch and channels."""
+        free = [
+            axis for dim in self.free for _, axis in dim.places if axis > 1 and dim.name not in self.fixed
+        ]
+        return len(self.inputs) == 1 and len(free) > 1
 
     def _candidates(self) -> Iterator[dict[str, int]]:
         """Sizes to begin with: up the ladder, then small ones made of the numbers that the refusals named."""

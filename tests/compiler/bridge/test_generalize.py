@@ -14,8 +14,10 @@ import torch
 from captured_programs import Program, assert_agrees, captured, source
 from torch import Tensor, nn
 
+from dlcb.compiler.bridge import capture
 from dlcb.compiler.bridge.captured import Captured
 from dlcb.compiler.bridge.generalize import generalize
+from dlcb.compiler.bridge.record import Trace
 from dlcb.compiler.bridge.scope import Scope
 from dlcb.compiler.bridge.search import Search
 from dlcb.compiler.errors import CaptureError, ShapeError
@@ -275,6 +277,20 @@ def test_sizes_from_a_chain_of_windows() -> None:
     assert_agrees(program, chain, {"x0": torch.randn(2, 3, 7, 12)})
     with pytest.raises(RuntimeError):
         chain(torch.randn(1, 3, 6, 7))
+
+
+def test_images_that_a_program_makes_smaller_are_traced_at_two_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes, traced = [], capture.trace
+
+    def noted(module: nn.Module, inputs: dict[str, Tensor]) -> Trace:
+        shapes.append(tuple(inputs["x0"].shape))
+        return traced(module, inputs)
+
+    monkeypatch.setattr(capture, "trace", noted)
+    halves = nn.Sequential(*(nn.Conv2d(3, 3, 3, 2, 1) for _ in range(4)))
+    captured(halves, ("b", 3, "h", "w"))
+    assert len(shapes) == 2
+    assert all(halves(torch.zeros(shape)).shape[2:].numel() > 4 for shape in shapes)
 
 
 def test_equal_names_are_one_size_and_different_names_never_merge() -> None:
