@@ -23,7 +23,8 @@ def _kind(kind: torch.dtype | None, otherwise: DType) -> DType:
 def _number_kind(value: Any) -> DType:
     if isinstance(value, bool):
         return BOOL
-    return INT64 if isinstance(value, (int, Expr)) else from_torch(torch.get_default_dtype())
+    whole = isinstance(value, int) or (isinstance(value, Expr) and not value.dtype.is_float)
+    return INT64 if whole else from_torch(torch.get_default_dtype())
 
 
 def _filled(e: Emit, shape: Sequence[Size], value: Any, kind: DType) -> Value:

@@ -11,6 +11,7 @@ import torch
 from dlcb.compiler.bridge.emit import Emit, Row, from_torch
 from dlcb.compiler.dtype import BOOL, FLOAT32, DType
 from dlcb.compiler.errors import UnsupportedOperator
+from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.ir import ops
 from dlcb.compiler.ir.graph import Value
 from dlcb.compiler.ir.op import Op
@@ -142,7 +143,21 @@ def _addcdiv(e: Emit, x: Value, a: Value, b: Value, *, value: Any = 1) -> Value:
 
 
 def _lerp(e: Emit, start: Value, end: Value, weight: Any) -> Value:
-    return _add(e, start, e.apply(ops.mul, *e.operands(_sub(e, end, start), weight)))
+    """Reckoned from the nearer end, as by PyTorch: exact there, and infinite where that end is."""
+    way = _sub(e, end, start)
+
+    def from_start() -> Value:
+        return _add(e, start, e.apply(ops.mul, *e.operands(way, weight)))
+
+    def from_end() -> Value:
+        rest = _sub(e, 1.0, weight) if isinstance(weight, Value) else 1.0 - weight
+        return _sub(e, end, e.apply(ops.mul, *e.operands(way, rest)))
+
+    if isinstance(weight, (int, float)):
+        return from_start() if abs(weight) < 0.5 else from_end()
+    near = e.scalar(weight, way.dtype) if isinstance(weight, Expr) else weight
+    is_near = e.apply(ops.lt, *e.operands(e.apply(ops.abs, near), 0.5))
+    return e.apply(ops.where, is_near, from_start(), from_end())
 
 
 # ---- choice and conversion -------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.modules import transformer
 
 from dlcb.compiler.modules import names_in
 
@@ -39,7 +40,8 @@ def _silent(frame: FrameType, what: str) -> bool:
 
 @contextmanager
 def as_real(tell: Tell = _silent) -> Iterator[None]:
-    """While it is entered, the user's code cannot tell sizes and tensors from real ones by their types."""
+    """While it is entered, the user's code cannot tell sizes and tensors from real ones by their types, and
+    PyTorch's transformers ask for no values."""
     shadows = _shadows(tell)
     every = list(shadows)
     changed: list[tuple[dict[str, Any], list[str]]] = []
@@ -49,11 +51,28 @@ def as_real(tell: Tell = _silent) -> Iterator[None]:
         names.update(shadows if fresh is every else {name: shadows[name] for name in fresh})
         changed.append((names, fresh))
     try:
-        yield
+        with _masks_unasked():
+            yield
     finally:
         for names, fresh in changed:
             for name in fresh:
                 names.pop(name, None)
+
+
+@contextmanager
+def _masks_unasked() -> Iterator[None]:
+    """nn.Transformer compares a mask with the causal one, to be faster where it is that: each answer is the
+    same without, and tensors that are traced have no values to compare."""
+    name = "_detect_is_causal_mask"
+    scope = vars(transformer)
+    before = scope.get(name)
+    if before is not None:
+        scope[name] = lambda mask, is_causal=None, size=None: is_causal is True
+    try:
+        yield
+    finally:
+        if before is not None:
+            scope[name] = before
 
 
 @contextmanager

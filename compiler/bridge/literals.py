@@ -101,7 +101,10 @@ class Sizes:
         return None
 
     def spell(self, exact: Expr, near: Sequence[Expr]) -> Expr:
-        """`exact`, or a size of the graph that is the same, which then needs no further parameter."""
+        """`exact`, or a size of the graph that is the same, which then needs no further parameter. A float
+        stays one where it is whole: with it PyTorch chooses the type of a result."""
+        if exact.dtype.is_float:
+            return exact
         values = self.observed(exact)
         known = [self._by_values[values]] if values in self._by_values else []
         same = (size for size in (*near, *known) if self.observed(size) == values and alike(size, exact))

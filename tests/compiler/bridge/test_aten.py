@@ -353,3 +353,15 @@ def test_in_place_forms_share_the_functional_row() -> None:
     assert aten.find("aten.add_.Tensor") == (aten.ROWS["aten.add.Tensor"], True)
     assert aten.find("aten.__and__.Tensor") == (aten.ROWS["aten.__and__.Tensor"], False)
     assert aten.find("aten.nonzero.default") == (None, False)
+
+
+ENDS = torch.tensor([torch.inf, -torch.inf, torch.nan, 1.0, 2.0, 0.0, -3.0])
+
+
+@pytest.mark.parametrize("weight", [0.3, 0.5, 0.7, -0.5, None])
+def test_between_two_numbers_pytorch_counts_from_the_nearer(weight: float | None) -> None:
+    weights = torch.tensor([0.0, 0.3, 0.5, 0.7, 1.0, -1.0, torch.inf, torch.nan])
+    a, b, w = (x.flatten() for x in torch.meshgrid(ENDS, ENDS, weights, indexing="ij"))
+    module = Program(lambda a, b, w: torch.lerp(a, b, w if weight is None else weight))
+    inputs = {"a": a, "b": b, "w": w}
+    assert_agrees(in_own_operators(module, inputs), module, inputs)

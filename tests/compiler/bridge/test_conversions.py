@@ -6,15 +6,19 @@ from __future__ import annotations
 import math
 import sys
 import types
+from collections.abc import Callable
 from math import sqrt
 
 import pytest
 import torch
-from captured_programs import Program, assert_agrees, captured
+from captured_programs import Program, assert_agrees, captured, source
+from torch import Tensor
 
 from dlcb.compiler.bridge import conversions
+from dlcb.compiler.bridge.generalize import generalize
 from dlcb.compiler.bridge.guards import collect
 from dlcb.compiler.expr.node import size
+from dlcb.compiler.source import InputDeclaration
 
 
 def function_of(text: str) -> types.CodeType:
@@ -85,3 +89,31 @@ def test_a_branch_on_such_a_number_has_its_edge_where_the_program_has_it(functio
 def test_what_a_function_of_math_refuses_bounds_the_size() -> None:
     (verdict,) = captured(lambda x: x * math.sqrt(x.shape[0] - 3), ("n",)).verdicts
     assert (verdict.low, verdict.certainty) == (3, "proven")
+
+
+WHOLE = torch.tensor([3, -2, 0, 7])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, i: torch.full((2,), float(x.shape[0])),
+        lambda x, i: torch.full((2,), math.sqrt(x.shape[0])),
+        lambda x, i: torch.full((2,), x.shape[0] * 1.0),
+        lambda x, i: i * float(x.shape[0]) + (i > 0) * float(x.shape[1]),
+        lambda x, i: torch.where(i > 0, i, float(x.shape[0])),
+        lambda x, i: float(x.shape[0]) - i.clamp(max=float(x.shape[1])),
+    ],
+)
+def test_a_whole_number_that_is_a_float_makes_floats(function: Callable[..., Tensor]) -> None:
+    inputs = (InputDeclaration("x", "float32", ("n", "m")), InputDeclaration("i", "int64", ("k",), (-9, 9)))
+    program = generalize(source(*inputs), Program(function).eval())
+    assert program.graph.outputs[0].dtype.name == "float32" and not program.notes
+    for shape in ((1, 2), (5, 3)):
+        assert_agrees(program, Program(function), {"x": torch.randn(shape), "i": WHOLE})
+
+
+def test_steps_up_to_a_float_are_floats_in_a_call_of_pytorchs() -> None:
+    program = captured(lambda x: torch.arange(float(x.shape[0])), ("n",))
+    (node,) = program.graph.nodes
+    assert node.attributes["arguments"][0].dtype.is_float and node.results[0].dtype.name == "float32"

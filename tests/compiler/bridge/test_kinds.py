@@ -18,9 +18,10 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from captured_programs import Program, as_array, captured, graph_outputs
-from torch import Tensor
+from captured_programs import Program, as_array, assert_agrees, captured, graph_outputs
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.modules import transformer
 
 from dlcb.compiler.bridge import kinds
 from dlcb.compiler.bridge.branches import Branches
@@ -501,3 +502,37 @@ def test_a_module_that_is_loaded_later_is_the_users_too(monkeypatch: pytest.Monk
     with kinds.as_real():
         assert hasattr(fresh, "isinstance")
     assert not hasattr(fresh, "isinstance")
+
+
+class Attending(nn.Module):
+    """PyTorch compares the values of each of its masks with the causal one's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), 1)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+
+    def forward(self, target: Tensor, memory: Tensor) -> Tensor:
+        n, m = target.shape[1], memory.shape[1]
+        causal = nn.Transformer.generate_square_subsequent_mask(n)
+        near = torch.full((m, m), -torch.inf).triu(2)
+        return self.decoder(target, self.encoder(memory, mask=near), tgt_mask=causal)
+
+
+def test_transformers_with_masks_are_followed() -> None:
+    module = Attending().eval()
+    program = captured(module, ("b", "n", 8), ("b", "m", 8))
+    assert [verdict.size for verdict in program.verdicts] == ["b", "n", 8, "b", "m", 8]
+    assert not program.others and not program.elsewhere
+    for b, n, m in ((1, 1, 1), (2, 5, 3), (3, 2, 9)):
+        inputs = {"target": torch.randn(b, n, 8), "memory": torch.randn(b, m, 8)}
+        assert_agrees(program, module, inputs, 2e-4)
+
+
+def test_pytorch_compares_masks_again_afterwards() -> None:
+    before = transformer._detect_is_causal_mask
+    with kinds.as_real():
+        assert transformer._detect_is_causal_mask(torch.zeros(2, 2)) is False
+        assert transformer._detect_is_causal_mask(torch.zeros(2, 2), True, 2) is True
+    assert transformer._detect_is_causal_mask is before
