@@ -17,10 +17,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlcb.compiler.bridge.capture import bound
+from dlcb.compiler.bridge.flattened import flattened
 from dlcb.compiler.bridge.one_device import Arguments, called
 from dlcb.compiler.bridge.survived import surviving
 from dlcb.compiler.bridge.unchanged import State
@@ -248,7 +248,7 @@ def _is_wide(x: torch.Tensor) -> bool:
 def as_tuple(outputs: object) -> tuple[torch.Tensor, ...]:
     """A module's outputs as a flat tuple: tensors in tuples, lists, dictionaries and what else PyTorch
     flattens, in their order. None is left out."""
-    leaves = [leaf for leaf in pytree.tree_leaves(outputs) if leaf is not None]
+    leaves = [leaf for leaf in flattened(outputs)[0] if leaf is not None]
     for leaf in leaves:
         if not isinstance(leaf, torch.Tensor):
             raise TypeError(f"expected tensors as outputs, found {type(leaf).__name__}")

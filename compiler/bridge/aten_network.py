@@ -13,7 +13,7 @@ from dlcb.compiler.bridge.emit import Emit, Row, Size
 from dlcb.compiler.dtype import FLOAT32, FLOAT64
 from dlcb.compiler.errors import UnsupportedOperator
 from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import as_expr
+from dlcb.compiler.expr.node import as_expr, equal
 from dlcb.compiler.ir import ops
 from dlcb.compiler.ir.graph import Value
 
@@ -245,6 +245,28 @@ def _weight_norm(e: Emit, direction: Value, size: Value, axis: int = 0) -> Value
 # ---- pooling and resizing --------------------------------------------------------------------------
 
 
+def _over_whole(
+    e: Emit, op: Any, x: Value, *windows: tuple[Size, ...]
+) -> tuple[Value, tuple[tuple[Size, ...], ...]]:
+    """`x` with the axes folded by `op` that a window has whole, as its size says; of it and its strides 1 is
+    left there."""
+    window = windows[0]
+    axes = [x.rank - len(window) + k for k, size in enumerate(window) if isinstance(size, Expr)]
+    if not axes:
+        return x, windows
+    for axis in axes:
+        size = as_expr(window[axis - x.rank])
+        if e.system.known(equal(size, x.shape[axis])) is False:
+            raise UnsupportedOperator(f"a window of {size!r} of {x.shape[axis]!r}", node=e.operator)
+        e.equal(size, x.shape[axis], f"a window over all of axis {axis}")
+        e.require(as_expr(1) <= size, f"a window over all of axis {axis}")
+    rest = tuple(
+        tuple(1 if x.rank - len(each) + k in axes else size for k, size in enumerate(each))
+        for each in windows
+    )
+    return e.apply(op, x, axes=tuple(axes), keepdim=True), rest
+
+
 def _max_pool(
     e: Emit,
     x: Value,
@@ -257,11 +279,12 @@ def _max_pool(
     axes: int,
 ) -> Value:
     window = _each(window, axes)
+    x, (extents, steps) = _over_whole(e, ops.max, x, window, _each(stride, axes) if stride else window)
     return e.apply(
         ops.max_pool,
         x,
-        window=window,
-        stride=_each(stride, axes) if stride else window,
+        window=extents,
+        stride=steps,
         padding=_each(padding, axes),
         dilation=_each(dilation, axes),
         ceil_mode=ceil_mode,
@@ -281,11 +304,13 @@ def _avg_pool(
     axes: int,
 ) -> Value:
     window = _each(window, axes)
+    whole = ops.mean if divisor is None else ops.sum
+    x, (extents, steps) = _over_whole(e, whole, x, window, _each(stride, axes) if stride else window)
     return e.apply(
         ops.avg_pool,
         x,
-        window=window,
-        stride=_each(stride, axes) if stride else window,
+        window=extents,
+        stride=steps,
         padding=_each(padding, axes),
         ceil_mode=ceil_mode,
         count_include_pad=count_include_pad,

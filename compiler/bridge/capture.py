@@ -213,6 +213,8 @@ def _passed(module: nn.Module, inputs: Iterable[str]) -> tuple[list[str], int]:
     parameters, given = inspect.signature(module.forward).parameters, list(inputs)
     names = list(parameters)
     if not set(given) <= set(names):
+        if _go_by_any_name(parameters.values(), len(given)):
+            return given, 0
         if any(name in names and names.index(name) != place for place, name in enumerate(given)):
             raise DeclarationError(_unknown("input", given, names), key="inputs", stage="capture")
         return given, len(given)
@@ -222,6 +224,19 @@ def _passed(module: nn.Module, inputs: Iterable[str]) -> tuple[list[str], int]:
         if parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY
     ]
     return [*first, *(name for name in given if name not in first)], len(first)
+
+
+def _go_by_any_name(parameters: Iterable[inspect.Parameter], count: int) -> bool:
+    """Whether `forward` has fewer places than there are inputs, and takes any names (`**batch`)."""
+    kinds = [parameter.kind for parameter in parameters]
+    places = kinds.count(inspect.Parameter.POSITIONAL_ONLY) + kinds.count(
+        inspect.Parameter.POSITIONAL_OR_KEYWORD
+    )
+    return (
+        inspect.Parameter.VAR_KEYWORD in kinds
+        and inspect.Parameter.VAR_POSITIONAL not in kinds
+        and places < count
+    )
 
 
 def _unknown(what: str, declared: Sequence[str], known: Sequence[str]) -> str:

@@ -27,9 +27,10 @@ from dlcb.compiler.bridge.places import short
 from dlcb.compiler.bridge.real_forward import unlike_real
 from dlcb.compiler.bridge.record import user_place
 from dlcb.compiler.bridge.recorder import TOO_LONG, Recorder, line_of, place_of
-from dlcb.compiler.bridge.seen import Numbers, Place, Seen, is_result, numbers, result_sizes
+from dlcb.compiler.bridge.seen import Numbers, Place, Seen, is_result, numbers, result_place, result_sizes
 from dlcb.compiler.bridge.symbolic import Untranslatable, condition, number
 from dlcb.compiler.bridge.unchanged import unchanged
+from dlcb.compiler.bridge.whole_windows import whole_axes, with_numbers
 from dlcb.compiler.errors import CaptureError
 from dlcb.compiler.expr.dag import Expr
 
@@ -39,9 +40,9 @@ Met = tuple[str, Place, Numbers]  # a call's operator, the user's line, and its 
 class _Questions(ExplicitSlices):
     """Tells of each call of PyTorch from the user's code, before it is made."""
 
-    def __init__(self, recorder: Recorder, spelling: bool) -> None:
+    def __init__(self, recorder: Recorder, calls: _Calls, spelling: bool) -> None:
         super().__init__(recorder.refuse, spelling)
-        self._recorder = recorder
+        self._recorder, self._calls = recorder, calls
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         recorder = self._recorder
@@ -53,7 +54,14 @@ class _Questions(ExplicitSlices):
         recorder.met(frame, may_raise=getattr(func, "__name__", "") != "__get__")
         recorder.within += 1
         try:
-            return super().__torch_function__(func, types, args, kwargs)
+            whole = whole_axes(func, args, kwargs or {})
+            if not whole:
+                return super().__torch_function__(func, types, args, kwargs)
+            first = len(self._calls.calls)
+            args = tuple(with_numbers(recorder.value, each) for each in args)
+            kwargs = {name: with_numbers(recorder.value, each) for name, each in (kwargs or {}).items()}
+            result = super().__torch_function__(func, types, args, kwargs)
+            return self._calls.pooled(first, whole, result)
         finally:
             recorder.within -= 1
 
@@ -84,6 +92,22 @@ class _Calls(FakeCalls):
         if isinstance(result, (list, tuple)):
             self._pieces(func, args, len(result))
         return result
+
+    def pooled(self, first: int, whole: Mapping[int, tuple[Any, Any]], result: torch.Tensor) -> torch.Tensor:
+        """The result of the call of pooling that was noted as the `first`: with the sizes and strides of
+        whole axes in place of the numbers that it was given, and with 1 as its own size there."""
+        given = self.calls[first][2]
+        count = sum(path[0] == 1 for path in given)
+        shape = list(result.shape)
+        for axis, symbolic in whole.items():
+            shape[axis] = 1
+            given.pop(result_place(0, axis + result.dim()), None)
+            for place, size in enumerate(symbolic, 1):
+                if (place, axis + count) in given:
+                    given[place, axis + count] = size
+        made = result.new_empty(shape)
+        del self.calls[first + 1 :]
+        return made
 
     def _squeezed(self, x: torch.Tensor, axes: Any = None) -> None:
         """Code may go by the number of axes that are left."""
@@ -214,7 +238,7 @@ def _forward(
                 kinds.compiling(recorder.traced),
                 mode,
                 enable_python_dispatcher(),
-                _Questions(recorder, spelling),
+                _Questions(recorder, forward, spelling),
                 forward,
                 recorder.way.followed(),
             ):

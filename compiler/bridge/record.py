@@ -30,6 +30,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from dlcb.compiler.bridge.fake_calls import FakeCalls, Unrecordable, share_memory
+from dlcb.compiler.bridge.flattened import flattened
 from dlcb.compiler.bridge.kinds import as_real
 from dlcb.compiler.bridge.weights import Parameters
 
@@ -124,7 +125,7 @@ def record(
             result = module(*given[: len(arguments)], **call_keywords)
         except _UNFOLLOWED as error:
             raise Unrecordable(str(error)) from error
-    flat, spec = pytree.tree_flatten(result)
+    flat, spec = flattened(result)
     calls.graph.output([calls.node_of(item) if isinstance(item, torch.Tensor) else item for item in flat])
     _drop_unused(calls.graph)
     tensors = {name: tensor.detach() for name, tensor in calls.tensors.items()}

@@ -11,13 +11,13 @@ from zlib import crc32
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from dlcb.compiler.bridge import capture
 from dlcb.compiler.bridge.agreement import random_inputs, without_fast_path
 from dlcb.compiler.bridge.datatypes import misdeclared
 from dlcb.compiler.bridge.declared import declare
 from dlcb.compiler.bridge.emit import from_torch
+from dlcb.compiler.bridge.flattened import flattened
 from dlcb.compiler.bridge.one_device import called
 from dlcb.compiler.bridge.probes import Bindings, Prober, shape_at
 from dlcb.compiler.bridge.unchanged import unchanged
@@ -70,7 +70,7 @@ def untraced(source: ModelSource, module: nn.Module, error: CompilerError, devic
         replace(each, shape=tuple(d if isinstance(d, int) else d.value for d in dims[each.name]))
         for each in source.inputs
     )
-    leaves, spec = pytree.tree_flatten(runner.result)
+    leaves, spec = flattened(runner.result)
     names = capture.names_of(leaves, spec, source.outputs)
     dtypes = [_carried(leaf.dtype).name for leaf in leaves if leaf is not None]
     traced = isinstance(error, (RefusedCode, TooLong, Incomparable))
@@ -108,7 +108,7 @@ def _is_steady(source: ModelSource, runner: _Runner, sizes: Bindings) -> bool:
             runner.call(random_inputs(source, shapes, seed))
         except CaptureError:
             return False
-        leaves = pytree.tree_leaves(runner.result)
+        leaves, _ = flattened(runner.result)
         answers.append([leaf.clone() for leaf in leaves if isinstance(leaf, torch.Tensor)])
     return all(torch.equal(*map(_bits, pair)) for pair in zip(answers[0], answers[2], strict=True))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,46 @@ class One(nn.Module):
         return input * self.input
 
 
-MODULES = {"both": Both, "behind": Behind, "one": One}
+class Named(nn.Module):
+    """Takes whatever names there are."""
+
+    def forward(self, **batch: Tensor) -> Tensor:
+        return batch["ids"] * 2 - batch["mask"]
+
+
+@dataclass
+class Parts:
+    logits: Tensor
+    hidden_states: Tensor
+    loss: Tensor | None = None
+
+
+class InParts(nn.Module):
+    def forward(self, query: Tensor, key: Tensor) -> Parts:
+        return Parts(query + 1, key * 2)
+
+
+class ByValue(InParts):
+    """PyTorch runs it."""
+
+    def forward(self, query: Tensor, key: Tensor) -> Parts:
+        return super().forward(query, key) if query.sum() > -1e9 else Parts(key, query)
+
+
+class Nested(InParts):
+    def forward(self, query: Tensor, key: Tensor) -> list[Parts | Tensor]:
+        return [super().forward(query, key), query]
+
+
+MODULES = {
+    "both": Both,
+    "behind": Behind,
+    "one": One,
+    "named": Named,
+    "in parts": InParts,
+    "by value": ByValue,
+    "nested": Nested,
+}
 
 
 def make(name: str) -> nn.Module:
@@ -97,8 +137,9 @@ def test_a_name_of_another_place_is_no_guess(inputs: list[str], meant: str, tmp_
 
 
 @pytest.mark.parametrize("inputs", [["ids", "mask"], ["mask", "ids"]])
-def test_parameters_without_a_place_go_by_name(inputs: list[str], tmp_path: Path) -> None:
-    model = compiled("behind", tmp_path, inputs)
+@pytest.mark.parametrize("name", ["behind", "named"])
+def test_parameters_without_a_place_go_by_name(name: str, inputs: list[str], tmp_path: Path) -> None:
+    model = compiled(name, tmp_path, inputs)
     given = {"ids": A, "mask": B}
     torch.testing.assert_close(model.call(*(given[name] for name in inputs))[0], A * 2 - B)
 
@@ -117,3 +158,18 @@ def test_a_key_beside_a_name_that_is_none_is_an_error(tmp_path: Path) -> None:
     )
     with pytest.raises(DeclarationError, match=said):
         compiled("both", tmp_path, ["query", "key"], ["hidden", "logits"])
+
+
+@pytest.mark.parametrize(("name", "tier"), [("in parts", "dynamic"), ("by value", "eager")])
+def test_the_fields_of_a_dataclass_are_keys(name: str, tier: str, tmp_path: Path) -> None:
+    model = compiled(name, tmp_path, ["query", "key"], ["hidden_states", "logits"])
+    assert model.report.tier == tier
+    named = dict(zip((spec.name for spec in model.signature.outputs), model.call(A, B), strict=True))
+    torch.testing.assert_close(named, {"logits": A + 1, "hidden_states": B * 2})
+    with pytest.raises(DeclarationError, match="did you mean 'hidden_states'"):
+        compiled(name, tmp_path, ["query", "key"], ["hidden", "logits"])
+
+
+def test_dataclasses_within_lists_are_taken_apart(tmp_path: Path) -> None:
+    model = compiled("nested", tmp_path, ["query", "key"])
+    torch.testing.assert_close(list(model.call(A, B)), [A + 1, B * 2, A])
