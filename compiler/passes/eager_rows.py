@@ -67,6 +67,18 @@ def _along(
     """An operator along the axis that an argument names: the others are apart."""
     arguments, rank = node.attributes["arguments"], node.inputs[0].rank
     axis = arguments[argument] if argument < len(arguments) else otherwise
+    yield from _apart_from(node, axis, rank, tensors)
+
+
+def _along_named(node: Node) -> Iterator[RowAxes]:
+    """An operator along the axis that its keyword `dim` names, the last one otherwise."""
+    given = [
+        each for each in node.attributes["arguments"] if isinstance(each, tuple) and each[:1] == ("dim=",)
+    ]
+    yield from _apart_from(node, given[0][1] if given else -1, node.inputs[0].rank, (0,))
+
+
+def _apart_from(node: Node, axis: Any, rank: int, tensors: Sequence[int]) -> Iterator[RowAxes]:
     if isinstance(axis, int) and rank:
         yield from _same(node, tensors, [each for each in range(rank) if each != axis % rank])
 
@@ -123,16 +135,19 @@ def _looked_up(node: Node) -> Iterator[RowAxes]:
 
 
 def _contracted(node: Node) -> Iterator[RowAxes]:
-    """An einsum has rows along each label that every operand has once, and the result as well."""
+    """An einsum has rows along each label that the result has, and operands have once: those that lack it,
+    such as weights, have no rows."""
     equation, operands = node.attributes["arguments"][:2]
     terms, arrow, made = equation.replace(" ", "").partition("->")
     labels = terms.split(",")
     if not arrow or "." in equation:
         return
     for axis, label in enumerate(made):
-        if all(term.count(label) == 1 for term in (*labels, made)):
-            places = {(int(one[1:]), term.index(label)) for one, term in zip(operands, labels, strict=True)}
-            if len(places) == len(dict(places)):  # an operand that comes twice has its rows on one axis
+        if made.count(label) == 1 and all(term.count(label) <= 1 for term in labels):
+            # an operand that comes twice has its rows on one axis, each time
+            places = {(int(one[1:]), term.find(label)) for one, term in zip(operands, labels, strict=True)}
+            if len(places) == len(dict(places)):
+                places = {(place, at) for place, at in places if at >= 0}
                 yield RowAxes(dict(places), (axis,))
 
 
@@ -208,11 +223,13 @@ _RULES: dict[str, _Rule] = {
     },
     "aten.max_pool2d_with_indices.default": _IMAGE,
     "aten.adaptive_max_pool2d.default": _IMAGE,
+    "aten.max_unpool2d.default": _IMAGE_AND_PLACES,
     "aten.grid_sampler.default": _IMAGE_AND_PLACES,
     **{f"aten.{name}.input": _recurrent for name in _RECURRENT},
     **{f"aten.{name}_cell.default": _cell for name in _RECURRENT},
     "aten.sort.default": _along,
     "aten.argsort.default": _along,
+    **{f"aten.{name}.stable": _along_named for name in ("sort", "argsort")},
     "aten.topk.default": partial(_along, argument=2),
     **{f"aten.{name}.default": _along for name in _CUMULATIVE},
     "aten.cdist.default": _distances,

@@ -148,25 +148,33 @@ class _Proof:
         )
 
     def _runs_rows_apart(self, node: Node, axes: RowAxes) -> bool:
-        """Whether rows lie on these axes and nowhere else, and the call is told nothing of them."""
-        if not all(self._has_rows_on(value, axes.operands.get(k)) for k, value in enumerate(node.inputs)):
-            return False
+        """Whether rows lie on these axes and nowhere else, merged with others alike in all of them, and the
+        call is told nothing of them."""
         if any(self._counted(e) for e in expressions(node.attributes["arguments"])):
             return False
+        found = {self.carried[value] for value in node.inputs if value in self.carried}
+        if len({(rows.outer, rows.each) for rows in found}) > 1:
+            return False
+        like = next(iter(found), _Rows(0, ONE, ONE))
+        extent = self.system.simplify(like.outer * self.batch * like.each)
+        if not all(
+            self._has_rows_on(value, axes.operands.get(k), extent) for k, value in enumerate(node.inputs)
+        ):
+            return False
         made = dict(zip(node.results, axes.results, strict=True))
-        if any(self._rows_on(result) != [axis] for result, axis in made.items()):
+        if any(self._rows_on(result, extent) != [axis] for result, axis in made.items()):
             return False
         self.carried.update(
-            (value, _Rows(axis, ONE, ONE)) for value, axis in made.items() if axis is not None
+            (value, _Rows(axis, like.outer, like.each)) for value, axis in made.items() if axis is not None
         )
         return True
 
-    def _has_rows_on(self, value: Value, axis: int | None) -> bool:
-        """Whether an operand's rows lie on `axis` alone; None where it must have none. One that is made of
-        coordinates alone, as first states are, is the same in each row."""
+    def _has_rows_on(self, value: Value, axis: int | None, extent: Expr) -> bool:
+        """Whether an operand's rows lie on `axis`, of this extent, alone; None where it must have none. One
+        that is made of coordinates alone, as first states are, is the same in each row."""
         if (rows := self.carried.get(value)) is not None:
-            return rows.plain and rows.axis == axis
-        if self._is_seen_in(value) or self._rows_on(value) != ([] if axis is None else [axis]):
+            return rows.axis == axis
+        if self._is_seen_in(value) or self._rows_on(value, extent) != ([] if axis is None else [axis]):
             return False
         if axis is None:
             return True
@@ -175,11 +183,11 @@ class _Proof:
         reading = read(value.made_by)
         return not mentions(self.system.simplify(reading.body), (reading.out[axis],))
 
-    def _rows_on(self, value: Value) -> list[int | None]:
-        """The axes whose extent counts rows; None for one that counts more than these."""
+    def _rows_on(self, value: Value, extent: Expr) -> list[int | None]:
+        """The axes that count rows; None for one that is not of this extent."""
         shape = simple(value.shape, self.system)
-        counting = [axis for axis, extent in enumerate(shape) if self.batch in extent.free]
-        return [axis if shape[axis] is self.batch else None for axis in counting]
+        counting = [axis for axis, size in enumerate(shape) if self.batch in size.free]
+        return [axis if shape[axis] is extent else None for axis in counting]
 
     def _has_none(self, node: Node) -> bool:
         """Whether rows can show in nothing that a node reads or makes, as in what is made of weights."""

@@ -148,6 +148,14 @@ ALONE: dict[str, Row] = {
         lambda: nn.BatchNorm1d(WIDTH, track_running_stats=False),
         (InputDeclaration("x", "float32", ("batch", WIDTH)),),
     ),
+    "sampled at places of other rows": (lambda: Using(sampled_in_turn), (X,)),
+    "stably sorted over the batch": (lambda: Using(lambda s, x: x.sort(dim=0, stable=True)[0]), (X,)),
+    "summed over the batch at once": (
+        lambda: Using(
+            lambda s, x: torch.einsum("bth,hk,csk->bts", x, s.m.weight, x), m=nn.Linear(WIDTH, WIDTH)
+        ),
+        (X,),
+    ),
     "attention between rows": (lambda: layer(False), (X,)),
     "rows in turn": (lambda: Using(lambda s, x: s.m(x)[0], m=nn.GRU(WIDTH, 8)), (X,)),
     "sorted over the batch": (lambda: Using(lambda s, x: x.sort(0)[0]), (X,)),
@@ -177,6 +185,26 @@ def sampled(self: nn.Module, x: Tensor) -> Tensor:
     return F.grid_sample(x[:, None], x[:, None, :, :2].tanh(), align_corners=True)
 
 
+def sampled_by_head(self: nn.Module, x: Tensor) -> Tensor:
+    batch, length, _ = x.shape
+    heads = x.view(batch, length, HEADS, -1).transpose(1, 2).reshape(batch * HEADS, 1, length, -1)
+    return F.grid_sample(heads, heads[:, 0, :, None, :2].tanh(), align_corners=True).view(batch, -1)
+
+
+def sampled_in_turn(self: nn.Module, x: Tensor) -> Tensor:
+    """Each row at places of others: its heads are counted within rows, those of the places across them."""
+    batch, length, _ = x.shape
+    heads = x.view(batch, length, HEADS, -1).transpose(1, 2)
+    places = heads.transpose(0, 1).reshape(batch * HEADS, length, 1, -1)[..., :2].tanh()
+    images = heads.reshape(batch * HEADS, 1, length, -1)
+    return F.grid_sample(images, places, align_corners=True).view(batch, -1)
+
+
+def unpooled(self: nn.Module, x: Tensor) -> Tensor:
+    most, places = F.max_pool2d(x[:, None], 2, return_indices=True)
+    return F.max_unpool2d(most * 2, places, 2, output_size=x.shape[1:])
+
+
 # PyTorch runs these by name: what is proven of them stands in `eager_rows`
 CALLED: dict[str, Callable[[], nn.Module]] = {
     "both ways of a recurrence": lambda: Using(
@@ -194,6 +222,17 @@ CALLED: dict[str, Callable[[], nn.Module]] = {
     "resized": lambda: Using(resized),
     "sampled": lambda: Using(sampled),
     "put in place": lambda: Using(lambda s, x: x.scatter_add(1, x.argsort(1), x * 2)),
+    "sampled in each head": lambda: Using(sampled_by_head),
+    "largest of rows and places merged": lambda: Using(
+        lambda s, x: x.reshape(-1, WIDTH).topk(3)[0].view(*x.shape[:2], 3)
+    ),
+    "stably sorted": lambda: Using(
+        lambda s, x: x.sort(dim=1, stable=True)[0] + x.argsort(stable=True).sort(dim=2, stable=True)[0]
+    ),
+    "put back where they were": lambda: Using(unpooled),
+    "two and a weight at once": lambda: Using(
+        lambda s, x: torch.einsum("bth,hk,bsk->bts", x, s.m.weight, x), m=nn.Linear(WIDTH, WIDTH)
+    ),
     "largest": lambda: Using(lambda s, x: x.topk(3)[0] + x.sort(1)[0][:, :, :1]),
     "three at once": lambda: Using(lambda s, x: torch.einsum("bth,bsh,bsd->btd", x, x, x)),
     "medians": lambda: Using(lambda s, x: x.median(2)[0] + x.kthvalue(2, 2, True)[0][..., 0]),
