@@ -17,6 +17,7 @@ if (
 
 WORKERS = "workers"
 LEAST_WIDTH = 12  # of the column of names
+_MOST_REASONS = 3  # of one kind below a row; a program with many branches has dozens
 
 
 class Terminal:
@@ -88,15 +89,26 @@ def ready_lines(model: ServedModel, width: int = 0, versioned: bool = False) -> 
     line = report_line(model.report, seconds, batching_words(model), ranks)
     said = [f"not padded: {model.unpadded}"] if model.unpadded else []
     if model.report.get("tier") != "eager":
-        said = [*model.report.get("elsewhere", ()), *said]
+        said = [*_first(model.report.get("elsewhere", ()), model.name), *said]
     if model.source.program:  # its file does not tell what was read from a size
-        said = [*model.report.get("notes", ()), *said]
+        said = [*_first(model.report.get("notes", ()), model.name), *said]
     if why := model.report.get("quarantined"):
         said.insert(0, f"PyTorch runs it: {why}")
     if model.stacks and model.signature.batch is None:
         said = [*model.report.get("batching", ()), *said]
     line = f"version {model.version} | {line}" if versioned else line
     return [f"{model.name:<{width}} {line}", *(f"{'':<{width}}   {' '.join(text.split())}" for text in said)]
+
+
+def _first(reasons: Sequence[str], name: str) -> list[str]:
+    """The first of them, and how many there are more."""
+    more = len(reasons) - _MOST_REASONS
+    if more < 2:  # one more takes no more room than a line about it
+        return list(reasons)
+    return [
+        *reasons[:_MOST_REASONS],
+        f"{more} further reasons of this kind are told by `dlcb explain {name}`",
+    ]
 
 
 def batching_words(model: ServedModel) -> str:

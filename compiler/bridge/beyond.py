@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from dlcb.compiler.bridge.branches import Branch, alternatives
@@ -49,6 +49,17 @@ def beyond(
             together |= {name: size for name, size in sizes.items() if size != first[name]}
         return None if holds(condition, together) else together
     return turned
+
+
+def emptied(scope: Scope, condition: Expr, first: Bindings) -> Iterator[dict[str, int]]:
+    """The first trace's sizes with one of them 0 where `condition` fails then; batches come last, which are
+    rarely what a branch is for."""
+    dims = (scope.dim(symbol.value) for symbol in condition.free)
+    for dim in sorted(dims, key=lambda dim: (dim.leading, dim.name)):
+        if dim.low == 0 and dim.name not in scope.limits:
+            sizes = scope.prober.moved(first, dim.name, 0)
+            if not holds(condition, sizes):
+                yield sizes
 
 
 def shape_rules(scope: Scope, system: System) -> list[Expr]:

@@ -165,6 +165,9 @@ class _Lowering:
         if name is None:
             return None
         tensor = self.weights[0].tensors[name]
+        if tensor.layout is not torch.strided:
+            kind = str(tensor.layout).removeprefix("torch.")
+            raise CaptureError(f"the constant '{name}' is no dense tensor but {kind}", stage="generalize")
         for node, weights in zip(row[1:], self.weights[1:], strict=True):
             other = weights.tensors[weights.names[node.name]]
             if not _are_equal(other, tensor):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from dlcb.compiler.bridge.aligned import Disagreement
-from dlcb.compiler.bridge.beyond import beyond
+from dlcb.compiler.bridge.beyond import beyond, emptied
 from dlcb.compiler.bridge.branches import Branch
 from dlcb.compiler.bridge.capture import result_names
 from dlcb.compiler.bridge.captured import Captured
@@ -151,13 +151,20 @@ class Search:
             branch for branch in scope.kept if branch not in scope.refused and branch not in scope.assumed
         ]
         for branch in taken:
-            if (sizes := beyond(scope, branch.condition, first, asked=asked)) is not None:
+            sizes = beyond(scope, branch.condition, first, asked=asked)
+            if sizes is None:  # an empty cache is a first call
+                sizes = next(filter(self._serves, emptied(scope, branch.condition, first)), None)
+            if sizes is not None:
                 self.turns.append((branch, sizes))
         for branch in derived[:_TRIED]:
             sizes = beyond(scope, branch.condition, first, least=0)
-            # a forward is refused sooner than a trace, which knows types alone
-            if sizes is not None and scope.prober.runs(sizes) and scope.prober.accepts(sizes):
+            if sizes is not None and self._serves(sizes):
                 self.turns.append((branch, sizes))
+
+    def _serves(self, sizes: Bindings) -> bool:
+        """Whether the program takes these sizes; a forward is refused sooner than a trace, which knows types
+        alone."""
+        return self.scope.prober.runs(sizes) and self.scope.prober.accepts(sizes)
 
     def _find_usual(self, first: Bindings) -> None:
         """Sizes of images and texts as they are, which models are cut for, where several branches lie between

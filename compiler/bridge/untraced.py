@@ -95,7 +95,8 @@ def _contents(module: nn.Module) -> list[tuple[int, int]]:
 
 
 def _checksum(tensor: torch.Tensor) -> int:
-    plain = tensor.detach().cpu().contiguous().flatten()
+    dense = tensor if tensor.layout is torch.strided else tensor.to_dense()
+    plain = dense.detach().cpu().contiguous().flatten()
     return crc32(plain.view(torch.uint8).numpy().data) if plain.numel() else 0
 
 

@@ -509,3 +509,16 @@ def test_sizes_that_data_decide_pin_no_others(function: Callable[[Tensor], Tenso
     program = captured(function, ("batch", "rows", "columns"))
     assert sizes_of(program) == ["batch", "rows", "columns"]
     assert not program.unproven
+
+
+def after(past: Tensor, x: Tensor) -> Tensor:
+    """What a cache of keys does: a first call has none before it."""
+    return torch.cat([past, x], 1) if past.numel() else x * 1
+
+
+def test_an_empty_cache_has_a_graph_of_its_own() -> None:
+    program = captured(after, ("b", "p", 4), ("b", "t", 4))
+    (first,) = program.others
+    assert [verdict.size for verdict in first.verdicts[:3]] == ["b", 0, 4]
+    for graph, p in ((program, 3), (program, 1), (first, 0)):
+        assert_agrees(graph, Program(after), {"x0": torch.randn(2, p, 4), "x1": torch.randn(2, 5, 4)})

@@ -87,3 +87,21 @@ def test_answers_that_depend_on_those_before_are_refused(
 def test_memory_that_is_given_away_is_said() -> None:
     module = Changing(filled).eval()
     assert untraced(SOURCE, module, failure(module)).why
+
+
+class Sparse(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("edges", torch.eye(4).to_sparse())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sparse.mm(self.edges, x.t()).t()
+
+
+def test_a_module_with_a_sparse_tensor_is_pytorchs() -> None:
+    module = Sparse().eval()
+    with pytest.raises(
+        CaptureError, match="the constant 'edges' is no dense tensor but sparse_coo"
+    ) as refused:
+        generalize(SOURCE, module)
+    assert untraced(SOURCE, module, refused.value).dtypes == ("float32",)
