@@ -263,7 +263,8 @@ def _is_by_chance(group: Group, seen: Sequence[Untold], rest: int, shape: Sequen
     calculated = [n for _, n, told in seen if told.origin in MADE]
     whole = math.prod(group.values)
     if len(group.after) == 1:
-        return bool(calculated) and len(group.before) == 1 and whole in group.factors
+        made = bool(calculated) or any(told.summed for _, _, told in seen)
+        return made and len(group.before) == 1 and whole in group.factors
     left = rest + calculated.count(1)
     return left > 0 and any(
         n == whole or (n == 1 and told.origin is Origin.NAMED) or not _stands_in_order(group, shape, place)

@@ -56,6 +56,7 @@ class Told:
     axis: int | None = None  # of a size: the axis of which it is
     of: str = ""  # and the input of the function that it is of, where that is known
     name: str = ""  # the name that the line gives
+    summed: bool = False  # whether it is a sum of names, which may add nothing
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,8 @@ def told(stack_trace: str, call: Call, name: str, place: int | None = None) -> T
     kind = next((kind for kind in order if any(each.origin is kind for each in found)), Origin.UNSEEN)
     if kind is Origin.WRITTEN and mentions(parsed(text), set_in_forward(path, number, text)):
         kind, found = Origin.SET, []  # which of its numbers the attribute is, the line does not tell
+    if kind is Origin.SIZE and _WRITTEN in found:
+        return Told(Origin.NAMED)  # either of them
     of_kind = [each for each in found if each.origin is kind]
     one = of_kind[0] if len(of_kind) == 1 else Told(kind)
     given = assigned(path, number, text).get(one.name) if one.name else None
@@ -264,7 +267,10 @@ class _Index:
     given: Mapping[str, ast.expr]
 
     def may_be(self, call: Call) -> bool:
-        return set(self.given) <= set(call.arguments) and self.axis in (None, call.arguments["dim"])
+        if not set(self.given) <= set(call.arguments) or self.axis not in (None, call.arguments["dim"]):
+            return False
+        written = ((value_of(bound), call.arguments[name]) for name, bound in self.given.items())
+        return all(one is None or one < 0 or one == given for one, given in written)
 
     def told(self, call: Call, name: str, place: int | None) -> Told:
         return _told(self.given[name]) if name in self.given else _WRITTEN
@@ -470,7 +476,7 @@ def _told(written: ast.expr) -> Told:
         return Told(Origin.CALCULATED, formula_of(written))
     if is_size(written):
         return Told(Origin.SIZE, axis=size_axis(written))
-    return Told(Origin.NAMED, name=getattr(written, "id", ""))
+    return Told(Origin.NAMED, name=getattr(written, "id", ""), summed=isinstance(written, ast.BinOp))
 
 
 def _of_all(entries: Sequence[ast.expr]) -> Told:
