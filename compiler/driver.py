@@ -119,7 +119,7 @@ def compile_source(
     with _COMPILING:
         if is_any_rank(source.inputs):
             with clock("capture"), uncompiled():
-                ranks = survey(source, _load(source))
+                ranks = survey(source, _load(source), options.target.kind)
             report = replace(describe_ranks(ranks), seconds=clock.seconds)
             key, artifact = _put(Artifact(any_rank_signature(source, ranks), report), source, store)
         else:

@@ -9,6 +9,7 @@ import importlib
 import inspect
 import io
 import logging
+import re
 import traceback
 import warnings
 import zipfile
@@ -24,24 +25,25 @@ from torch.export import ExportedProgram
 
 from dlcb.compiler.bridge.call_by_call import in_python
 from dlcb.compiler.bridge.chance import same_numbers
-from dlcb.compiler.bridge.fake_calls import DataDecide
+from dlcb.compiler.bridge.fake_calls import INTERPRETED, DataDecide
 from dlcb.compiler.bridge.functional import functional
 from dlcb.compiler.bridge.indexing import ExplicitSlices, Rebound
 from dlcb.compiler.bridge.one_device import names_devices
 from dlcb.compiler.bridge.places import short
 from dlcb.compiler.bridge.record import Trace, Unrecordable, record
+from dlcb.compiler.bridge.stand_ins import HERE, Home
 from dlcb.compiler.bridge.unchanged import unchanged
 from dlcb.compiler.errors import CaptureError, CompilerError, DeclarationError
 from dlcb.compiler.modules import load_from_text, loaded
 from dlcb.compiler.source import ModelSource
 from dlcb.compiler.torchscript import is_torchscript
 
-_INTERPRETED = "failed in the TorchScript interpreter"
 _TORCH = f"{Path(torch.__file__).parent}/"
 # torch.export knows which memory is shared at the sizes of a trace: of a single row, a transposed one too
 _WRITES = "what is written in place may be seen in other results, at some sizes and not at others"
 # PyTorch's errors where a trace would have to know what a tensor holds
 ON_VALUES = frozenset(("GuardOnDataDependentSymNode", "DataDependentOutputException"))
+_CONSTANT = re.compile(r"Constant (\w+) is mutated")  # PyTorch's words for what `functional` does not take
 _LOUD = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 
 
@@ -126,21 +128,22 @@ def load_eager(source: ModelSource) -> nn.Module:
     return load_program(source.program).module() if source.program else load_module(source)
 
 
-def trace(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Trace:
-    """The static program that `module` is at these inputs, before decomposition: recorded in one forward,
-    or torch.export's where that does not follow. Inputs go by name where `forward` has parameters of these
-    names, else in the order given."""
+def trace(module: nn.Module, inputs: Mapping[str, torch.Tensor], home: Home = HERE) -> Trace:
+    """The static program that `module` is at `home` and these inputs, before decomposition: recorded in one
+    forward, or torch.export's where that does not follow. Inputs go by name where `forward` has parameters
+    of these names, else in the order given."""
     arguments, keywords = bound(module, inputs)
     names, _ = _passed(module, inputs)
-    with user_code(f"forward at {_sizes(inputs)}"), torch.no_grad(), ExplicitSlices():
+    with user_code(f"forward at {_sizes(inputs)}"), torch.no_grad(), home.entered(), ExplicitSlices():
         try:
             with unchanged(module):
-                recorded = record(module, arguments, keywords, names)
+                recorded = record(module, arguments, keywords, names, home)
             changes = any(_changes_in_place(node) for node in recorded.nodes)
             return functional(recorded) if changes else recorded
         except (Unrecordable, AttributeError, NotImplementedError):
             pass  # PyTorch's own hooks, which the recorder uses, differ between its versions
-    program = _exported(module, inputs)
+    with home.labelled():
+        program = _exported(module, inputs)
     return Trace.of(_functional(program), _WRITES if _writes(program) else "")
 
 
@@ -165,8 +168,16 @@ def _functional(program: ExportedProgram) -> ExportedProgram:
     """`program` itself; where it changes tensors in place, the functional form of it, nothing else
     decomposed."""
     if _writes(program):
-        with user_code("the functional form"):
-            program = program.run_decompositions({})
+        try:
+            with user_code("the functional form"):
+                program = program.run_decompositions({})
+        except CaptureError as error:
+            if (found := _CONSTANT.search(error.message)) is None:
+                raise
+            name = "" if found[1].startswith("lifted_") else f" '{found[1]}'"
+            raise ChangesItself(
+                f"the program changes a tensor{name} that is no buffer", stage="capture"
+            ) from error
     signature = program.graph_signature
     weights = getattr(signature, "parameters_to_mutate", {})  # which PyTorch 2.11 does not list
     changed = {**weights, **signature.buffers_to_mutate, **signature.user_inputs_to_mutate}
@@ -294,7 +305,7 @@ def _first_lines(error: Exception) -> str:
     if isinstance(error, (DataDecide, Rebound)):
         return str(error)
     lines = str(error).strip().splitlines()
-    interpreted = bool(lines) and _INTERPRETED in lines[0]  # what it met stands below where it met it
+    interpreted = bool(lines) and INTERPRETED in lines[0]  # what it met stands below where it met it
     text = " ".join(line.strip() for line in (lines[-1:] if interpreted else lines[:3]))
     name = type(error).__name__
     if name in ON_VALUES:

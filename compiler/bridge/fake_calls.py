@@ -4,20 +4,24 @@ time."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
 import torch
 from torch._dispatch.python import no_python_dispatcher
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._subclasses.schema_check_mode import SchemaCheckMode
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dlcb.compiler.bridge.autocast import RECURRENCES, Casts
+from dlcb.compiler.bridge.stand_ins import StandIns
 from dlcb.compiler.bridge.symbolic_calls import are_alike, new_tensor, result_like, type_like, view_like
 from dlcb.compiler.bridge.taken_apart import apart
 from dlcb.compiler.bridge.ways import unheard
+
+INTERPRETED = "failed in the TorchScript interpreter"
 
 
 class Unrecordable(Exception):
@@ -29,14 +33,17 @@ class DataDecide(Exception):
 
 
 class FakeCalls(SchemaCheckMode):
-    """Runs each call under `mode`, within the Python dispatcher. Sizes are numbers, or `symbolic`.
+    """Runs each call under the mode of `stand_ins`, within the Python dispatcher. Sizes are numbers, or
+    `symbolic`.
 
     (PyTorch admits three kinds of modes at this place; the one that checks schemas has a slot of its own in
     which nothing else looks for it.)"""
 
-    def __init__(self, mode: FakeTensorMode, symbolic: bool) -> None:
+    def __init__(self, stand_ins: StandIns, symbolic: bool) -> None:
         TorchDispatchMode.__init__(self, torch._C.DispatchKey.PreDispatch)
-        self._mode, self._symbolic = mode, symbolic
+        self._mode, self._symbolic, self.stand_ins = stand_ins.mode, symbolic, stand_ins
+        self.casts = Casts(stand_ins.device.type)
+        self.raised: Exception | None = None  # the last, which TorchScript's interpreter does not tell
         self._known: dict[Hashable, torch.Tensor | tuple] = {}
         self._in_rows: dict[Hashable, torch.Tensor] = {}
 
@@ -47,10 +54,51 @@ class FakeCalls(SchemaCheckMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with unheard():
-            if (others := apart(func, args, kwargs or {})) is not None:
+            try:
+                return self._met(func, args, kwargs or {})
+            except Exception as error:
+                self.raised = error
+                raise
+
+    def _met(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        if self.stand_ins.is_needed and func not in _CARRY_VALUES:
+            args = self.stand_ins.among(args)
+            kwargs = {name: self.stand_ins.among(value) for name, value in kwargs.items()}
+        if self.casts.are_made():
+            if (others := self.casts.of(func, args, kwargs, self._size)) is not None:
                 with self:
                     return others()
-            return self.call(func, args, kwargs or {})
+            with self.casts.off():
+                return self._plainly(func, args, kwargs)
+        return self._plainly(func, args, kwargs)
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Within, what a call raised is raised, where TorchScript's interpreter says only that one did; and
+        DataDecide for operators that are given functions, which PyTorch hands only to modes it knows."""
+        try:
+            yield
+        except AssertionError as error:
+            if not (name := _given_functions(error)):
+                raise
+            values = f"what it does next depends on values of tensors (torch.{name})"
+            said = values if name in _DECIDE else f"it gives functions to PyTorch's operator '{name}'"
+            raise DataDecide(said).with_traceback(error.__traceback__) from error
+        except RuntimeError as error:
+            if self.raised is None or INTERPRETED not in str(error):
+                raise
+            raise self.raised from error
+
+    def _plainly(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        if (others := apart(func, args, kwargs)) is not None:
+            with self:
+                return others()
+        return self.call(func, args, kwargs)
+
+    def _size(self, number: Any) -> Any:
+        """A number of a call, at the sample's sizes."""
+        sizes: Any = self._mode.shape_env  # those of `guards`
+        return sizes.value(number) if self._symbolic else number
 
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The result of one call; one seen before gives what that gave (symbolic), or a tensor like it."""
@@ -60,6 +108,8 @@ class FakeCalls(SchemaCheckMode):
             )
         if self._symbolic and func in _CHANGE_A_SHAPE:
             raise Unrecordable(f"{func} changes a shape in place")  # that of all who share the result
+        if self._symbolic and _draws_in_place(func):  # PyTorch may look for the device's own generator
+            return args[0]
         like_the_first = func in _IN_PLACE or (self._symbolic and func in _LIKE_THE_FIRST)
         like_the_first |= func in _JOINED_IN_PLACE and not kwargs and are_alike(*args)
         if like_the_first and _is_dense_float(args[0]):
@@ -78,19 +128,27 @@ class FakeCalls(SchemaCheckMode):
             return self._new(like)
         result = None
         if self._symbolic:
-            sizes: Any = self._mode.shape_env  # those of `guards`
-            result = result_like(func, args, kwargs, self._like_known, sizes.value)
+            result = result_like(func, args, kwargs, self._like_known, self._size)
         elif key is not None and (found := type_like(func, args, kwargs)) is not None:
             self._known[key] = like = (*_type_of(found)[:3], args[0].device)
             return self._new(like)
         if result is None:
-            with self._below():
-                result = func(*args, **kwargs)
+            result = self._run(func, args, kwargs)
         if key is not None and self._symbolic:  # of memory that nobody reads, views may be of any
             self._known[key] = result
         elif key is not None and not share_memory(result, args):
             self._known[key] = _type_of(result)
         return result
+
+    def _run(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """What PyTorch gives. Where a device has several ways to one result, and asks which of them the sizes
+        allow, that of the CPU is taken: no branch is the program's."""
+        chosen = self.stand_ins.is_needed and func in _SEVERAL_WAYS
+        if chosen:
+            args, kwargs = pytree.tree_map_only(torch.Tensor, self.stand_ins.on_cpu, (args, kwargs))
+        with self._below():
+            result = func(*args, **kwargs)
+        return pytree.tree_map_only(torch.Tensor, self.stand_ins.input, result) if chosen else result
 
     def _like_known(
         self, shape: Sequence[int | torch.SymInt], dtype: torch.dtype, device: torch.device
@@ -114,6 +172,15 @@ class FakeCalls(SchemaCheckMode):
         return new_tensor(
             self._mode, lambda: torch.empty_strided(shape, stride, dtype=dtype, device="meta"), device
         )
+
+
+def _given_functions(error: AssertionError) -> str:
+    """The name of the operator on functions that refused a mode; "" where none did."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    met = last.tb_frame.f_locals.get("self") if last is not None else None
+    return met.name() if isinstance(met, torch._ops.HigherOrderOperator) else ""
 
 
 def share_memory(result: torch.Tensor, operands: tuple) -> bool:
@@ -185,7 +252,15 @@ _CHANGE_A_SHAPE = frozenset(
     )
     for overload in getattr(torch.ops.aten, name).overloads()
 )
+_DECIDE = ("cond", "while_loop")
+_SEVERAL_WAYS = RECURRENCES | {torch.ops.aten.scaled_dot_product_attention.default}
 _CARRY_VALUES = frozenset({torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default})
+
+
+@cache
+def _draws_in_place(func: torch._ops.OpOverload) -> bool:
+    named = func._schema.is_mutable and func._opname.endswith("_")
+    return named and torch.Tag.nondeterministic_seeded in func.tags
 
 
 @cache

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from torch import nn
 from torch.export import ExportedProgram
 
+from dlcb.compiler.bridge.autocast import without_autocast
 from dlcb.compiler.bridge.branches import Branch
 from dlcb.compiler.bridge.call_by_call import Scripted, uncompiled
 from dlcb.compiler.bridge.capture import load_module, load_program
@@ -22,9 +23,10 @@ from dlcb.compiler.bridge.exported import (
     as_exported,
 )
 from dlcb.compiler.bridge.files import from_file, from_files
-from dlcb.compiler.bridge.one_device import OneDevice, names_devices, settle
+from dlcb.compiler.bridge.one_device import settle
 from dlcb.compiler.bridge.scope import Scope
 from dlcb.compiler.bridge.search import Search
+from dlcb.compiler.bridge.stand_ins import Home, at_home
 from dlcb.compiler.bridge.symbolic import opposite
 from dlcb.compiler.bridge.unchanged import unchanged
 from dlcb.compiler.errors import CaptureError, CompilerError
@@ -55,8 +57,10 @@ def generalize(
         others = [load_program(path) for path in source.beside]
         captured = from_files(source, [module, *others], left) if others else from_file(source, module, left)
     else:
-        with unchanged(module), uncompiled():
-            captured = _on_one_device(source, module, options, left)
+        with unchanged(module), uncompiled(), without_autocast():
+            captured = at_home(
+                options.target.kind, lambda home: _from_module(source, module, options, left, home)
+            )
         if isinstance(module, Scripted):
             _refuse_one_size(captured)
     return replace(captured, left=left, seconds=time.monotonic() - started)
@@ -76,26 +80,18 @@ def _refuse_one_size(captured: Captured) -> None:
         )
 
 
-def _on_one_device(
-    source: ModelSource, module: nn.Module, options: CompileOptions, left: Mapping[str, str]
-) -> Captured:
-    try:
-        return _from_module(source, module, options, left)
-    except CaptureError as error:
-        if not names_devices(error):
-            raise
-    with OneDevice("cpu"):  # its forward names another
-        return _from_module(source, module, options, left)
-
-
 def _from_module(
-    source: ModelSource, module: nn.Module, options: CompileOptions, left: Mapping[str, str]
+    source: ModelSource,
+    module: nn.Module,
+    options: CompileOptions,
+    left: Mapping[str, str],
+    home: Home,
 ) -> Captured:
     """The first graph, and while sizes are known that no graph serves and the program takes, one for them:
     for usual sizes, then large ones first, since there are more of those. A program whose traces take long is
     left to PyTorch there."""
     started = time.process_time()
-    searches = [Search(Scope(source, module, options, left=left))]
+    searches = [Search(Scope(source, module, options, left=left, home=home))]
     found = [searches[0].run()]
     elsewhere: list[str] = []
     ahead = [(searches[0], *turn) for turn in searches[0].turns]

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import sympy
@@ -28,6 +29,7 @@ from dlcb.compiler.bridge.real_forward import unlike_real
 from dlcb.compiler.bridge.record import user_place
 from dlcb.compiler.bridge.recorder import TOO_LONG, Recorder, line_of, place_of
 from dlcb.compiler.bridge.seen import Numbers, Place, Seen, is_result, numbers, result_place, result_sizes
+from dlcb.compiler.bridge.stand_ins import HERE, Home, StandIns
 from dlcb.compiler.bridge.symbolic import Untranslatable, condition, number
 from dlcb.compiler.bridge.unchanged import unchanged
 from dlcb.compiler.bridge.whole_windows import whole_axes, with_numbers
@@ -73,8 +75,8 @@ class _Calls(FakeCalls):
     """Notes each call that has a size among its arguments or results, and what the number of pieces of a
     tensor says of its size."""
 
-    def __init__(self, mode: FakeTensorMode, recorder: Recorder) -> None:
-        super().__init__(mode, symbolic=True)
+    def __init__(self, stand_ins: StandIns, recorder: Recorder) -> None:
+        super().__init__(stand_ins, symbolic=True)
         self.recorder = recorder
         self.calls: list[Met] = []
 
@@ -157,18 +159,21 @@ def collect(
     dims: Mapping[str, Sequence[Expr | int]],
     seconds: float,
     converting: set[str] | None = None,
+    home: Home = HERE,
 ) -> Branches:
-    """The branches that `module` takes at these inputs, as conditions over the size variables in `dims` (one
-    entry an axis), found in at most `seconds` of processor time for a forward: a busy machine must not change
-    the answer. `converting` are modules that are known to make plain numbers of sizes; those found are added.
+    """The branches that `module` takes on the device of `home` at these inputs, as conditions over the size
+    variables in `dims` (one entry an axis), found in at most `seconds` of processor time for a forward: a
+    busy machine must not change the answer. `converting` are modules that are known to make plain numbers of
+    sizes; those found are added.
 
     Never raises: what could not be followed is said in `missing`."""
     known = set() if converting is None else converting
-    forward = _forward(module, inputs, dims, time.thread_time() + seconds, known)
+    follow = partial(_forward, module, inputs, dims, home)
+    forward = follow(time.thread_time() + seconds, known)
     if forward.on_values:  # data that were made of sizes decide: taken for numbers, these are held
-        forward = _forward(module, inputs, dims, time.thread_time() + seconds, known, spelling=False)
+        forward = follow(time.thread_time() + seconds, known, spelling=False)
     if fresh := forward.recorder.converting - known:  # it would cost too much to look into every module
-        again = _forward(module, inputs, dims, time.thread_time() + seconds, known | fresh)
+        again = follow(time.thread_time() + seconds, known | fresh)
         if not again.missing:
             forward = again
             known |= fresh
@@ -207,6 +212,7 @@ def _forward(
     module: nn.Module,
     inputs: Mapping[str, torch.Tensor],
     dims: Mapping[str, Sequence[Expr | int]],
+    home: Home,
     deadline: float,
     converting: Collection[str] = (),
     spelling: bool = True,
@@ -215,22 +221,25 @@ def _forward(
     symbols: dict[Any, Expr] = {}
     missing, on_values = "", False
     calls: list[Met] = []
+    forward: _Calls | None = None
     try:
         with user_code("the symbolic forward"), unchanged(module), torch.no_grad():
             mode = FakeTensorMode(shape_env=recorder, allow_non_fake_inputs=True)
             mode.cache_enabled = False  # `FakeCalls` keeps what comes again; PyTorch's costs more than a call
+            stand_ins = StandIns(mode, home.device)
             fakes = {
-                name: _symbolic(mode, name, tensor, dims[name], symbols, recorder.hints)
+                name: stand_ins.input(_symbolic(mode, name, tensor, dims[name], symbols, recorder.hints))
                 for name, tensor in inputs.items()
             }
             arguments, keywords = bound(module, fakes)
-            forward = _Calls(mode, recorder)
+            forward = _Calls(stand_ins, recorder)
             calls = forward.calls
             # as traces are recorded: some code takes another way under a compiler
             asking = python_sizes.answered(
                 recorder.value, recorder.tell, recorder.divides, lambda f: bool(line_of(f))
             )
             with (
+                stand_ins.placed(module),
                 asking,
                 kinds.as_real(recorder.traced),
                 conversions.symbolic(recorder.takes, converting),
@@ -238,8 +247,10 @@ def _forward(
                 kinds.compiling(recorder.traced),
                 mode,
                 enable_python_dispatcher(),
+                home.entered(),
                 _Questions(recorder, forward, spelling),
                 forward,
+                forward.told(),
                 recorder.way.followed(),
             ):
                 module(*arguments, **keywords)
@@ -247,7 +258,8 @@ def _forward(
         missing, on_values = error.message, type(error.__cause__).__name__ in ON_VALUES
     missing = missing or next(iter(recorder.refused), "")
     if not (missing or recorder.unfollowed):
-        missing = unlike_real(module, inputs, recorder.way)
+        casts = forward is not None and forward.casts.made
+        missing = unlike_real(module, inputs, recorder.way, home, casts)
     missing = next(iter(recorder.unfollowed), missing)
     return _Forward(recorder, symbols, calls, missing, on_values)
 

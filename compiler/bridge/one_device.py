@@ -44,20 +44,31 @@ def settle(module: nn.Module, device: torch.device | str) -> nn.Module:
     for part in module.modules():
         if isinstance(part, GraphModule):
             _rename(part, place)
-        for name, value in vars(part).items():
-            if name not in _REGISTERED and _has_elsewhere(value, place):
+        for name, value in plain_tensors(part).items():
+            if any(not _is_at(each.device, place) for each in _tensors_in(value)):
                 vars(part)[name] = pytree.tree_map_only(torch.Tensor, lambda x: _moved(x, place), value)
     return module
 
 
+def plain_tensors(part: nn.Module) -> dict[str, Any]:
+    """The plain attributes of one module that are tensors, or containers with some."""
+    return {
+        name: value
+        for name, value in vars(part).items()
+        if isinstance(value, _HOLDERS) and name not in _REGISTERED and _tensors_in(value)
+    }
+
+
+_HOLDERS = (torch.Tensor, list, tuple, dict)
 _REGISTERED = frozenset(("_parameters", "_buffers", "_modules"))  # which `to` moves
 
 
-def _has_elsewhere(value: object, place: torch.device) -> bool:
-    if not isinstance(value, (torch.Tensor, list, tuple, dict)):
-        return False
-    leaves = [value] if isinstance(value, torch.Tensor) else pytree.tree_leaves(value) if value else []
-    return any(isinstance(leaf, torch.Tensor) and not _is_at(leaf.device, place) for leaf in leaves)
+def _tensors_in(value: object) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if not value:
+        return []
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def _is_at(found: torch.device, place: torch.device) -> bool:
@@ -100,8 +111,16 @@ class OneDevice(TorchFunctionMode):
         named = keywords.get("device")
         if _is_name(named) or (named is None and func in _device_constructors()):
             keywords["device"] = self._place
-        made = func(*_named(args, self._place), **_named(keywords, self._place))
+        elif named is not None:
+            keywords["device"] = self._here(named)
+        if torch.device in map(type, args):
+            args = tuple(map(self._here, args))
+        made = func(*args, **keywords)
         return made.to(self._place) if func is torch.from_numpy else made
+
+    def _here(self, argument: Any) -> Any:
+        named = isinstance(argument, torch.device) and argument != _NOWHERE
+        return self._place if named else argument
 
 
 _MOVES = frozenset((torch.Tensor.cuda, torch.Tensor.cpu))

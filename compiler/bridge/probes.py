@@ -16,6 +16,7 @@ from torch import nn
 
 from dlcb.compiler.bridge import capture
 from dlcb.compiler.bridge.record import Trace
+from dlcb.compiler.bridge.stand_ins import HERE, Home, refuse_home
 from dlcb.compiler.bridge.survived import surviving
 from dlcb.compiler.bridge.unchanged import unchanged
 from dlcb.compiler.errors import CaptureError
@@ -67,14 +68,16 @@ class Prober:
     rung: int = 0
     fixed: dict[str, int] = field(default_factory=dict)  # dims that are held at one size
     tied: dict[str, Expr] = field(default_factory=dict)  # dims that follow others, over those
+    home: Home = HERE  # that it is traced for
 
     def trace(self, sizes: Bindings) -> Trace:
         """The program at these sizes, traced once. Raises CaptureError where the forward fails."""
         key = tuple(sorted(sizes.items()))
         if key not in self.programs:
             try:
-                self.programs[key] = capture.trace(self.module, self.tensors(sizes))
+                self.programs[key] = capture.trace(self.module, self.tensors(sizes), self.home)
             except CaptureError as error:
+                refuse_home(self.home, error)
                 self.programs[key] = error
         known = self.programs[key]
         if isinstance(known, CaptureError):
@@ -93,8 +96,13 @@ class Prober:
         """Whether the program runs at these sizes on real tensors, whose values are looked at too."""
         arguments, keywords = capture.bound(self.module, self.tensors(sizes))
         try:
-            alone = unchanged(self.module), surviving(self.module)
-            with capture.user_code("forward"), alone[0], alone[1], torch.no_grad():
+            with (
+                capture.user_code("forward"),
+                unchanged(self.module),
+                surviving(self.module),
+                torch.no_grad(),
+                self.home.labelled(),
+            ):
                 self.module(*arguments, **keywords)
         except CaptureError:
             return False

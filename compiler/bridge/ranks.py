@@ -12,11 +12,13 @@ from torch import nn
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from dlcb.compiler.bridge.autocast import without_autocast
 from dlcb.compiler.bridge.datatypes import misdeclared
 from dlcb.compiler.bridge.declared import NO_WISH, declare
 from dlcb.compiler.bridge.emit import from_torch
 from dlcb.compiler.bridge.probes import Prober
 from dlcb.compiler.bridge.record import Trace
+from dlcb.compiler.bridge.stand_ins import Home, at_home
 from dlcb.compiler.errors import CaptureError
 from dlcb.compiler.shapes.system import System
 from dlcb.compiler.source import InputDeclaration, ModelSource
@@ -52,13 +54,18 @@ def specialise(source: ModelSource, ranks: Sequence[int]) -> ModelSource:
     return replace(source, inputs=inputs)
 
 
-def survey(source: ModelSource, module: nn.Module | ExportedProgram) -> Ranks:
-    """Traces `module` with all its any-rank inputs at each usual rank. CaptureError where its code is at
-    fault at all of them, and where outputs change their number or type with the rank, which no signature
-    could say. DeclarationError where it takes inputs of other types at ranks at which it takes none of the
-    declared ones."""
+def survey(source: ModelSource, module: nn.Module | ExportedProgram, target: str = "cpp") -> Ranks:
+    """Traces `module` for a kind of target with all its any-rank inputs at each usual rank. CaptureError
+    where its code is at fault at all of them, and where outputs change their number or type with the rank,
+    which no signature could say. DeclarationError where it takes inputs of other types at ranks at which it
+    takes none of the declared ones."""
     if isinstance(module, ExportedProgram):
         return Ranks(_dtypes(Trace.of(module)), (), ())
+    with without_autocast():
+        return at_home(target, lambda home: _survey(source, module, home))
+
+
+def _survey(source: ModelSource, module: nn.Module, home: Home) -> Ranks:
     found: dict[int, tuple[str, ...]] = {}
     refused: dict[int, CaptureError] = {}
     traced: list[tuple[Prober, Mapping[str, int]]] = []
@@ -66,7 +73,7 @@ def survey(source: ModelSource, module: nn.Module | ExportedProgram) -> Ranks:
     for rank in USUAL:
         ranked = specialise(source, [rank] * len(source.inputs))
         dims, free = declare(ranked, ranked.inputs, System())
-        prober = Prober(module, ranked.inputs, dims, free)
+        prober = Prober(module, ranked.inputs, dims, free, home=home)
         try:
             sizes = prober.first()
             found[rank] = _dtypes(prober.trace(sizes))

@@ -4,7 +4,7 @@ one way in both."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import Any
 
@@ -21,6 +21,7 @@ from dlcb.compiler.bridge.conversions import symbolic as symbolic_numbers
 from dlcb.compiler.bridge.fake_calls import FakeCalls
 from dlcb.compiler.bridge.indexing import ExplicitSlices
 from dlcb.compiler.bridge.kinds import as_real
+from dlcb.compiler.bridge.stand_ins import CPU, HERE, Home, StandIns
 from dlcb.compiler.bridge.symbolic_calls import type_like
 from dlcb.compiler.bridge.unchanged import unchanged
 from dlcb.compiler.bridge.ways import Way, parted
@@ -29,14 +30,21 @@ from dlcb.compiler.errors import CaptureError
 _WIDTH, _MOST_ELEMENTS = 1024, 1 << 18  # of inputs up to which a forward does not take long
 
 
-def unlike_real(module: nn.Module, inputs: Mapping[str, torch.Tensor], symbolic: Way) -> str:
-    """How a forward at these inputs goes another way than the `symbolic` one, or why that is not known; ""
-    where both are one. What the forward asks is told to whom the symbolic way tells."""
+def unlike_real(
+    module: nn.Module,
+    inputs: Mapping[str, torch.Tensor],
+    symbolic: Way,
+    home: Home = HERE,
+    casts: bool = False,
+) -> str:
+    """How a forward at these inputs, of tensors that say that they are at `home`, goes another way than the
+    `symbolic` one, or why that is not known; "" where both are one. What the forward asks is told to whom the
+    symbolic way tells. `casts`: PyTorch makes some of its own accord, by the rules for its device."""
     # what is imported and remembered at first is not met again
     for calls in (_Unreckoned, _Unreckoned, ExplicitSlices):
         way = Way(symbolic.tell, builtins=True)
         given = inputs if calls is _Unreckoned else _drawn(inputs)
-        failed = _forward(module, given, way, calls())
+        failed = _forward(module, given, way, calls(), home, casts)
         place = "" if failed else parted(symbolic, way)
         if not failed and not place:
             break
@@ -62,15 +70,23 @@ _PRODUCTS = {
 }
 
 
-def _forward(module: nn.Module, inputs: Mapping[str, torch.Tensor], way: Way, calls: ExplicitSlices) -> str:
-    """Follows a forward as traces are recorded, on real tensors where that does not take long. What it said
-    if it failed."""
+def _forward(
+    module: nn.Module,
+    inputs: Mapping[str, torch.Tensor],
+    way: Way,
+    calls: ExplicitSlices,
+    home: Home,
+    casts: bool,
+) -> str:
+    """Follows a forward as traces are recorded, on real tensors of the CPU where that does not take long.
+    What it said if it failed."""
     given = inputs
-    data: AbstractContextManager = nullcontext()
-    if _is_large(inputs):
-        mode = FakeTensorMode(allow_non_fake_inputs=True)
-        given = {name: mode.from_tensor(tensor) for name, tensor in inputs.items()}
-        calls, data = ExplicitSlices(), _without_data(mode)
+    data: AbstractContextManager = home.labelled()
+    if _is_large(inputs) or (casts and home.device != CPU):
+        stand_ins = StandIns(FakeTensorMode(allow_non_fake_inputs=True), home.device)
+        mode = stand_ins.mode
+        given = {name: stand_ins.input(mode.from_tensor(tensor)) for name, tensor in inputs.items()}
+        calls, data = ExplicitSlices(), _without_data(module, stand_ins, home)
     arguments, keywords = bound(module, given)
     try:
         with (
@@ -92,9 +108,15 @@ def _forward(module: nn.Module, inputs: Mapping[str, torch.Tensor], way: Way, ca
 
 
 @contextmanager
-def _without_data(mode: FakeTensorMode) -> Iterator[None]:
-    """While it is entered, calls give results of `mode`, as in a trace."""
-    with mode, enable_python_dispatcher(), FakeCalls(mode, symbolic=False):
+def _without_data(module: nn.Module, stand_ins: StandIns, home: Home) -> Iterator[None]:
+    """While it is entered, calls give results without data, as in a trace."""
+    with (
+        stand_ins.placed(module),
+        stand_ins.mode,
+        enable_python_dispatcher(),
+        home.entered(),
+        FakeCalls(stand_ins, symbolic=False),
+    ):
         yield
 
 

@@ -32,6 +32,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from dlcb.compiler.bridge.fake_calls import FakeCalls, Unrecordable, share_memory
 from dlcb.compiler.bridge.flattened import flattened
 from dlcb.compiler.bridge.kinds import as_real
+from dlcb.compiler.bridge.stand_ins import HERE, Home, StandIns
 from dlcb.compiler.bridge.weights import Parameters
 
 _TORCH = f"{Path(torch.__file__).parent}/"  # of its neighbours, torchvision is another
@@ -110,19 +111,26 @@ def _is_asserted(node: Node) -> bool:
 
 
 def record(
-    module: nn.Module, arguments: Sequence[Any], keywords: Mapping[str, Any], names: Sequence[str]
+    module: nn.Module,
+    arguments: Sequence[Any],
+    keywords: Mapping[str, Any],
+    names: Sequence[str],
+    home: Home = HERE,
 ) -> Trace:
-    """The calls of `module(*arguments, **keywords)`, tensors called `names` in that order. Raises
+    """The calls of `module(*arguments, **keywords)` at `home`, tensors called `names` in that order. Raises
     Unrecordable, and what the user's code raises."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    given = [mode.from_tensor(tensor) for tensor in (*arguments, *keywords.values())]
-    calls = _Recorder(module, mode)
+    stand_ins = StandIns(mode, home.device)
+    given = [stand_ins.input(mode.from_tensor(tensor)) for tensor in (*arguments, *keywords.values())]
+    calls = _Recorder(module, stand_ins)
     for name, fake in zip(names, given, strict=True):
         calls.bring(name, fake).meta["input"] = name
     call_keywords = dict(zip(keywords, given[len(arguments) :], strict=True))
-    with as_real(), _compiling_state_context(), mode, enable_python_dispatcher(), calls:
+    placed = stand_ins.placed(module)
+    with placed, as_real(), _compiling_state_context(), mode, enable_python_dispatcher(), calls:
         try:
-            result = module(*given[: len(arguments)], **call_keywords)
+            with calls.told():
+                result = module(*given[: len(arguments)], **call_keywords)
         except _UNFOLLOWED as error:
             raise Unrecordable(str(error)) from error
     flat, spec = flattened(result)
@@ -136,8 +144,8 @@ def record(
 class _Recorder(FakeCalls):
     """Notes each call as a node."""
 
-    def __init__(self, module: nn.Module, mode: FakeTensorMode) -> None:
-        super().__init__(mode, symbolic=False)
+    def __init__(self, module: nn.Module, stand_ins: StandIns) -> None:
+        super().__init__(stand_ins, symbolic=False)
         self.graph = Graph()
         self.tensors: dict[str, torch.Tensor] = {}  # of the module, as far as they are used
         # weak: PyTorch's factories give a copy of a result that somebody else holds
@@ -178,14 +186,15 @@ class _Recorder(FakeCalls):
         known = self._nodes.get(tensor)
         if known is not None:
             return known
-        if isinstance(tensor, FakeTensor):
+        real = self.stand_ins.real.get(id(tensor), tensor)
+        if isinstance(real, FakeTensor):
             raise Unrecordable("a tensor that no recorded call made")
-        name = self._module_names.get(id(tensor))
+        name = self._module_names.get(id(real))
         if name is None:
             name = f"constant.{sum(1 for known in self.tensors if known.startswith('constant.'))}"
         node = self.bring(name.replace(".", "_"), tensor)
         node.meta["parameter"] = name
-        self.tensors[name] = tensor
+        self.tensors[name] = real
         return node
 
     def _enter(self, tensor: torch.Tensor, node: Node) -> None:

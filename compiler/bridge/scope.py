@@ -14,6 +14,7 @@ from dlcb.compiler.bridge.guards import collect
 from dlcb.compiler.bridge.lower import Lowered, lower
 from dlcb.compiler.bridge.probes import Bindings, FreeDim, Prober
 from dlcb.compiler.bridge.seen import Seen
+from dlcb.compiler.bridge.stand_ins import HERE, Home
 from dlcb.compiler.bridge.symbolic import holds
 from dlcb.compiler.errors import CaptureError, ShapeError
 from dlcb.compiler.expr.dag import Expr
@@ -40,7 +41,8 @@ class Limit:
 
 class Scope:
     """The sizes within which traces of a module are one program. `number` counts the graphs of a module;
-    `assumed` holds at all sizes of this one; `left` are lines of the user's whose calls PyTorch runs."""
+    `assumed` holds at all sizes of this one; `left` are lines of the user's whose calls PyTorch runs; `home`
+    is what it is traced for."""
 
     def __init__(
         self,
@@ -50,6 +52,7 @@ class Scope:
         number: int = 1,
         assumed: Sequence[Branch] = (),
         left: Collection[str] = (),
+        home: Home = HERE,
     ) -> None:
         if not source.inputs:
             raise CaptureError(
@@ -57,7 +60,8 @@ class Scope:
             )
         self.source, self.module, self.options = source, module, options
         self.dims, self.free = declare(source, source.inputs, System())
-        self.prober = Prober(module, source.inputs, self.dims, self.free)
+        self.home = home
+        self.prober = Prober(module, source.inputs, self.dims, self.free, home=self.home)
         self.number, self.assumed, self.left = number, tuple(assumed), left
         self.limits: dict[str, Limit] = {}
         self.kept: list[Branch] = []  # branches that the graph is valid within
@@ -70,7 +74,7 @@ class Scope:
 
     def beside(self, number: int, assumed: Sequence[Branch]) -> Scope:
         """That of another graph of the module, with what is known of all of them."""
-        scope = Scope(self.source, self.module, self.options, number, assumed, self.left)
+        scope = Scope(self.source, self.module, self.options, number, assumed, self.left, self.home)
         scope.prober.programs, scope.prober.rung = self.prober.programs, self.prober.rung
         scope.prober.tied, scope.ties, scope.joined = dict(self.prober.tied), self.ties, self.joined
         scope.followed, scope.converting = self.followed, self.converting
@@ -158,7 +162,7 @@ class Scope:
             inputs = self.prober.tensors(sizes)
             seconds = self.options.guard_seconds
             known = self.converting
-            self.followed[key] = collect(self.module, inputs, self.dims, seconds, known)
+            self.followed[key] = collect(self.module, inputs, self.dims, seconds, known, self.home)
         return self.followed[key]
 
 

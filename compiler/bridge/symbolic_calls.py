@@ -28,7 +28,7 @@ def result_like(
     shape = _SHAPES[func](*args) if _is_written_down(func, args, kwargs) else None
     if shape is None:
         return None
-    sampled = _Sampled(value)
+    sampled = Sampled(value)
     found = _at_sample(func, args, sampled)
     if found is None or list(found.shape) != [sampled.of(size) for size in shape]:
         return None
@@ -45,7 +45,7 @@ def type_like(func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor | 
     that is left to PyTorch."""
     if not _is_written_down(func, args, kwargs):
         return None
-    return _at_sample(func, args, _Sampled(lambda number: number))
+    return _at_sample(func, args, Sampled(lambda number: number))
 
 
 def view_like(func: Any, args: tuple, mode: FakeTensorMode) -> torch.Tensor | None:
@@ -88,7 +88,7 @@ def _is_written_down(func: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
     return func in _SHAPES and not kwargs and len(places) == 1
 
 
-def _at_sample(func: Any, args: Sequence[Any], sampled: _Sampled) -> torch.Tensor | None:
+def _at_sample(func: Any, args: Sequence[Any], sampled: Sampled) -> torch.Tensor | None:
     """What `func` gives at the sample's sizes, without data; None where PyTorch is to word a refusal, so with
     sizes that only run time knows, and where the result's order is not rows first."""
     with _disable_current_modes(), no_python_dispatcher():
@@ -103,7 +103,7 @@ def _at_sample(func: Any, args: Sequence[Any], sampled: _Sampled) -> torch.Tenso
     return found if found.is_contiguous() else None
 
 
-class _Sampled:
+class Sampled:
     """Arguments at the sample's sizes: tensors without data, and numbers."""
 
     def __init__(self, value: Callable[[Any], Any]) -> None:

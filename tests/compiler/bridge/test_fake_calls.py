@@ -16,6 +16,7 @@ from dlcb.compiler.bridge import fake_calls
 from dlcb.compiler.bridge.fake_calls import FakeCalls
 from dlcb.compiler.bridge.guards import _symbolic, collect
 from dlcb.compiler.bridge.recorder import Recorder
+from dlcb.compiler.bridge.stand_ins import StandIns
 from dlcb.compiler.expr.node import size
 
 aten = torch.ops.aten
@@ -107,7 +108,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
 def test_views_in_a_trace_share_memory() -> None:
     mode = FakeTensorMode()
     x = mode.from_tensor(rows(2, 3, 5))
-    with torch.no_grad(), mode, enable_python_dispatcher(), FakeCalls(mode, symbolic=False):
+    with torch.no_grad(), mode, enable_python_dispatcher(), FakeCalls(StandIns(mode), symbolic=False):
         seen, other = x.transpose(1, 2).select(0, 1), torch.relu(x)
     assert seen.untyped_storage()._cdata == x.untyped_storage()._cdata != other.untyped_storage()._cdata
     assert seen.storage_offset() == 15
@@ -124,7 +125,7 @@ def test_types_of_calls_with_numbers(name: str) -> None:
     given = [mode.from_tensor(each) if isinstance(each, torch.Tensor) else each for each in arguments]
     with torch.no_grad(), mode:
         expected = func(*given)
-        with enable_python_dispatcher(), FakeCalls(mode, symbolic=False):
+        with enable_python_dispatcher(), FakeCalls(StandIns(mode), symbolic=False):
             first, again = func(*given), func(*given)
     assert type(first) is type(again) is type(expected)
     assert result_type(first) == result_type(again) == result_type(expected)
@@ -167,7 +168,7 @@ def test_which_sizes_of_a_norm_are_numbers(shape: tuple[int, ...], dtype: torch.
         names: dict[str, Any] = {f"size{axis}": size(f"size{axis}") for axis in range(len(shape) - 1)}
         x = _symbolic(mode, "x", rows(*shape, dtype=dtype), [*names.values(), 16], {}, recorder.hints)
         weight = rows(16, dtype=dtype)
-        calls = FakeCalls(mode, symbolic=True) if written else nullcontext()
+        calls = FakeCalls(StandIns(mode), symbolic=True) if written else nullcontext()
         with torch.no_grad(), mode, enable_python_dispatcher(), calls:
             result = nn.functional.layer_norm(x, [16], weight, weight)
         assert result.dtype is dtype
