@@ -48,6 +48,17 @@ class State:
         parts = [part for part in module.modules() if isinstance(part, torch.jit.RecursiveScriptModule)]
         self._scripted = [(part._c, _attributes(part._c)) for part in parts]
 
+    def tensors(self) -> list[torch.Tensor]:
+        """Those that all of these held."""
+        found = [
+            value
+            for _, kept in (*self._full, *self._names)
+            for value in (kept.values() if isinstance(kept, dict) else kept)
+            if isinstance(value, torch.Tensor)
+        ]
+        found += [v for _, kept in self._scripted for v in kept.values() if isinstance(v, torch.Tensor)]
+        return list({id(each): each for each in found}.values())
+
     def restore(self) -> bool:
         """Put back what has changed since. Whether anything had: that is all it costs where nothing has."""
         changed = [pair for pair in self._full if _differs(*pair)]

@@ -5,7 +5,7 @@ they are comes from running them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from zlib import crc32
 
@@ -20,7 +20,7 @@ from dlcb.compiler.bridge.emit import from_torch
 from dlcb.compiler.bridge.flattened import flattened
 from dlcb.compiler.bridge.one_device import called
 from dlcb.compiler.bridge.probes import Bindings, Prober, shape_at
-from dlcb.compiler.bridge.unchanged import unchanged
+from dlcb.compiler.bridge.unchanged import State, unchanged
 from dlcb.compiler.dtype import DType
 from dlcb.compiler.errors import (
     CaptureError,
@@ -47,12 +47,13 @@ class Untraced:
 
 def untraced(source: ModelSource, module: nn.Module, error: CompilerError, device: str = "cpu") -> Untraced:
     """What is known of a program on `device` whose compilation ended in `error`. Raises it where the program
-    does not run at any size that is tried, or where its answers depend on what earlier ones left in its
-    tensors, and a DeclarationError where it runs with inputs of other types."""
+    does not run at any size that is tried, or where its answers depend on what earlier ones left in
+    tensors that it holds, and a DeclarationError where it runs with inputs of other types."""
     dims, free = declare(source, source.inputs, System())
     runner = _Runner(module, source.inputs, dims, free)
     runner.device = device
-    before = _contents(module)
+    held = [*module.parameters(), *module.buffers(), *State(module, around=True).tensors()]
+    before = _contents(held)
     try:
         sizes = runner.first()
     except CompilerError as refusal:
@@ -60,7 +61,7 @@ def untraced(source: ModelSource, module: nn.Module, error: CompilerError, devic
         wrong = misdeclared(module, source.inputs, runner.samples(), words)
         raise wrong or error from None
     steady = _is_steady(source, runner, sizes)
-    if _contents(module) != before and not steady:
+    if _contents(held) != before and not steady:
         raise CaptureError(
             f"{error.message}: its answers depend on those before, and those of a served model must not",
             stage="capture",
@@ -88,9 +89,8 @@ def _carried(kind: torch.dtype) -> DType:
     return from_torch(kind)
 
 
-def _contents(module: nn.Module) -> list[tuple[int, int]]:
-    """How often each tensor of the module was written to, and what it holds, since not all writes count."""
-    tensors = (*module.parameters(), *module.buffers())
+def _contents(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
+    """How often each tensor was written to, and what it holds, since not all writes count."""
     return [(each._version, _checksum(each)) for each in tensors]
 
 

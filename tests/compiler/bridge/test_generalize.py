@@ -118,11 +118,16 @@ def positive(x: torch.Tensor) -> torch.Tensor:
     return x * 2 if bool((x > 0).any()) else x.cumsum(1)
 
 
+def conditional(x: torch.Tensor) -> torch.Tensor:
+    return torch.cond((x > 0).any(), lambda x: x * 2, lambda x: x.cumsum(1), (x,))
+
+
 @pytest.mark.parametrize(
     ("function", "why"),
     [
         (Packed(), "sequences are packed by lengths that are values"),
         (positive, "what it does next depends on values of tensors"),
+        (conditional, r"depends on values of tensors \(torch.cond\)"),
     ],
 )
 def test_what_goes_by_values_says_so(function: Callable[..., object], why: str) -> None:

@@ -14,17 +14,21 @@ from dlcb.compiler.bridge.generalize import generalize
 from dlcb.compiler.bridge.untraced import untraced
 from dlcb.compiler.errors import CaptureError
 
+KEPT = torch.zeros(4)
 SOURCE = ModelSource("m", "1", factory="tests:none", inputs=(InputDeclaration("x", "float32", ("n", 4)),))
 
 
 class Changing(nn.Module):
     """Does `change` to itself before it answers."""
 
+    shared = torch.zeros(4)
+
     def __init__(self, change: Callable[[Changing, Tensor], object]) -> None:
         super().__init__()
         self.register_buffer("held", torch.tensor([0.5, 2.0, -3.0, 4.0]))
         self.table = nn.Embedding(5, 4, max_norm=0.5).requires_grad_(False)
         self.norm = nn.BatchNorm1d(4)
+        self.plain, self.listed = torch.zeros(4), [torch.zeros(4)]
         self.change = change
 
     def forward(self, x: Tensor) -> Tensor:
@@ -48,6 +52,7 @@ STEADY: dict[str, Callable[[Changing, Tensor], object]] = {
     "from the input": lambda self, x: self.held.copy_(x.sum(0)),
     "as a result": lambda self, x: torch.sum(x, 0, out=self.held),
     "by an embedding": lambda self, x: self.table(torch.arange(2)).sum(),
+    "a plain attribute, from the input": lambda self, x: self.plain.copy_(x.sum(0)).sum(),
     "statistics": lambda self, x: self.norm.train()(torch.cat([x, x + 1])).sum(),
 }
 UNSTEADY: dict[str, Callable[[Changing, Tensor], object]] = {
@@ -55,6 +60,11 @@ UNSTEADY: dict[str, Callable[[Changing, Tensor], object]] = {
     "its data counted": lambda self, x: self.held.data.add_(1),
     "its data replaced": lambda self, x: replaced(self, self.held.data + 1),
     "averaged": lambda self, x: self.held.lerp_(x.sum(0), 0.5),
+    "a plain attribute": lambda self, x: self.plain.add_(1).sum(),
+    "a part of one": lambda self, x: self.plain[1:].add_(x.sum()).sum(),
+    "a list's": lambda self, x: self.listed[0].add_(1).sum(),
+    "its class's": lambda self, x: self.shared.add_(1).sum(),
+    "its file's": lambda self, x: KEPT.add_(1).sum(),
     "averaged data": lambda self, x: replaced(self, self.held * 0.9 + x.sum(0)),
 }
 
