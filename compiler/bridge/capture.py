@@ -31,6 +31,7 @@ from dlcb.compiler.bridge.indexing import ExplicitSlices, Rebound
 from dlcb.compiler.bridge.one_device import names_devices
 from dlcb.compiler.bridge.places import short
 from dlcb.compiler.bridge.record import Trace, Unrecordable, record
+from dlcb.compiler.bridge.regions import inlined
 from dlcb.compiler.bridge.stand_ins import HERE, Home
 from dlcb.compiler.bridge.unchanged import unchanged
 from dlcb.compiler.errors import CaptureError, CompilerError, DeclarationError
@@ -144,7 +145,7 @@ def trace(module: nn.Module, inputs: Mapping[str, torch.Tensor], home: Home = HE
             pass  # PyTorch's own hooks, which the recorder uses, differ between its versions
     with home.labelled():
         program = _exported(module, inputs)
-    return Trace.of(_functional(program), _WRITES if _writes(program) else "")
+    return inlined(Trace.of(_functional(program), _WRITES if _writes(program) else ""), home.device)
 
 
 def export(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> ExportedProgram:

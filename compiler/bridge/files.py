@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch.export import ExportedProgram
 
 from dlcb.compiler.bridge.aligned import Disagreement
@@ -26,6 +27,8 @@ from dlcb.compiler.bridge.lower import Lowered, lower
 from dlcb.compiler.bridge.one_trace import OneTrace
 from dlcb.compiler.bridge.probes import Bindings
 from dlcb.compiler.bridge.record import Trace
+from dlcb.compiler.bridge.regions import inlined
+from dlcb.compiler.bridge.stand_ins import CPU
 from dlcb.compiler.bridge.verdicts import AS_FAR_AS_SHOWN, judge
 from dlcb.compiler.errors import DeclarationError, ShapeError
 from dlcb.compiler.expr.dag import Expr
@@ -36,11 +39,13 @@ from dlcb.compiler.source import ModelSource
 Dims = Mapping[str, Sequence[Expr | int]]
 
 
-def from_file(source: ModelSource, file: ExportedProgram, left: Mapping[str, str]) -> Captured:
+def from_file(
+    source: ModelSource, file: ExportedProgram, left: Mapping[str, str], device: torch.device = CPU
+) -> Captured:
     """A lone exported program: reshapes are read by contiguous groups, other literals by the sizes they
     equal. What its author declared is the contract, and what only the graph does not allow is PyTorch's; a
     size that the program itself checks for its traced value has no such fallback: PyTorch refuses others."""
-    program, exported = Trace.of(file), exported_ranges(source, file)
+    program, exported = inlined(Trace.of(file), device), exported_ranges(source, file)
     fixed = exported_sizes(source, program)
     held: dict[str, Provenance] = {}
     while True:
@@ -99,11 +104,16 @@ def _with_numbers(dims: Dims, known: Mapping[str, int]) -> dict[str, list[Expr |
 # ---- several files of one model --------------------------------------------------------------------
 
 
-def from_files(source: ModelSource, files: Sequence[ExportedProgram], left: Mapping[str, str]) -> Captured:
+def from_files(
+    source: ModelSource,
+    files: Sequence[ExportedProgram],
+    left: Mapping[str, str],
+    device: torch.device = CPU,
+) -> Captured:
     """One model, exported at several sizes: the files are aligned as traces of a module are, and what differs
     follows the sizes. A size that all of them have alike is that. Raises DeclarationError where they are not
     of one model, or where a number in them may follow the sizes in several ways."""
-    programs = [Trace.of(file) for file in files]
+    programs = [inlined(Trace.of(file), device) for file in files]
     paths = (source.program or "", *source.beside)
     system = System()
     dims, free = declare(source, source.inputs, system)

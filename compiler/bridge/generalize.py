@@ -55,7 +55,12 @@ def generalize(
     if isinstance(module, ExportedProgram):
         source = as_exported(source, module)
         others = [load_program(path) for path in source.beside]
-        captured = from_files(source, [module, *others], left) if others else from_file(source, module, left)
+        device = Home.of(options.target.kind).device
+        captured = (
+            from_files(source, [module, *others], left, device)
+            if others
+            else from_file(source, module, left, device)
+        )
     else:
         with unchanged(module), uncompiled(), without_autocast():
             captured = at_home(

@@ -109,13 +109,14 @@ class StandIns:
 
     def input(self, fake: torch.Tensor) -> torch.Tensor:
         """A fake tensor of the CPU's, whose sizes may be symbolic, as one of the device."""
-        return self._labelled(fake, self.device) if self.is_needed else fake
+        return self.labelled(fake, self.device) if self.is_needed else fake
 
     def on_cpu(self, fake: torch.Tensor) -> torch.Tensor:
         """A fake tensor as one of the CPU's, which shares no memory with it."""
-        return self._labelled(fake, CPU)
+        return self.labelled(fake, CPU)
 
-    def _labelled(self, fake: torch.Tensor, device: torch.device) -> torch.Tensor:
+    def labelled(self, fake: torch.Tensor, device: torch.device) -> torch.Tensor:
+        """A fake tensor like another on a device, in memory of its own."""
         with torch._C._DisableTorchDispatch(), no_python_dispatcher():
             shape, stride = fake.shape, fake.stride()
             bare = torch.empty_strided(shape, stride, dtype=fake.dtype, device="meta")

@@ -1,0 +1,94 @@
+"""Exported programs with parts in autocast, or with gradients on or off: files hold these as their own
+programs."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dlcb.compiler import CompileOptions, InputDeclaration, ModelSource, compile_model, load_model
+from dlcb.compiler.bridge.generalize import generalize
+from dlcb.compiler.ir import text
+from dlcb.compiler.loading import options_for
+from dlcb.compiler.options import Target
+from dlcb.kernel_cache import open_store
+
+X = InputDeclaration("x", "float32", ("batch", 8))
+HALF, SINGLE = "bfloat16", "float32"
+
+
+class Parts(nn.Module):
+    """In autocast for the devices of `kind`, a part of it without, and another with gradients."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.kind = nn.Linear(8, 8), kind
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        x = x * 2
+        with torch.autocast(self.kind, dtype=torch.bfloat16):
+            y = self.linear(x)
+            z = y.softmax(-1).reshape(x.shape[0], 4, 2) + 1
+            with torch.autocast(self.kind, enabled=False):
+                w = x @ self.linear.weight
+        with torch.enable_grad():
+            u = self.linear(w).relu()
+        return z * 2, y.sum(), w, u
+
+
+def exported(kind: str, path: Path, device: str = "cpu") -> str:
+    module = Parts(kind).eval().requires_grad_(False).to(device)
+    sizes = ({0: torch.export.Dim("batch", max=512)},)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # there may be no GPU
+        program = torch.export.export(
+            module, (torch.randn(3, 8, device=device),), dynamic_shapes=sizes, strict=False
+        )
+    file = str(path / f"{kind}.pt2")
+    torch.export.save(program, file)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("target", "kinds"),
+    [(Target.cpp(), [HALF, HALF, SINGLE, SINGLE]), (Target.cuda(), [SINGLE] * 4)],
+    ids=["cpp", "cuda"],
+)
+def test_a_file_has_the_casts_of_the_device_it_is_for(
+    target: Target, kinds: list[str], tmp_path: Path
+) -> None:
+    source = ModelSource("parts", "1", program=exported("cpu", tmp_path), inputs=(X,))
+    program = generalize(source, None, CompileOptions(target=target))
+    assert [value.dtype.name for value in program.graph.outputs] == kinds
+    assert program.verdicts[0].size != 3 and not program.notes
+    shown = text.show(program.graph)
+    assert shown.count("linear(") == 2 and "eager" not in shown
+    assert ("cast(" in shown) is (target.kind == "cpp")
+
+
+def test_a_file_with_such_parts_agrees_with_eager(tmp_path: Path) -> None:
+    _agrees(exported("cpu", tmp_path), "cpu", tmp_path)
+
+
+@pytest.mark.device
+@pytest.mark.parametrize("kind", ["cuda", "cpu"])
+def test_a_file_with_such_parts_agrees_with_eager_on_the_device(kind: str, tmp_path: Path) -> None:
+    _agrees(exported(kind, tmp_path, "cuda"), "cuda", tmp_path)
+
+
+def _agrees(path: str, device: str, folder: Path) -> None:
+    source = ModelSource("parts", "1", program=path, inputs=(X,))
+    store = open_store(folder / "store")
+    key = compile_model(source, store, options_for(device)).artifact_key
+    model = load_model(source, key, store, device=device)
+    assert model.report.tier == "dynamic" and not model.report.quarantined
+    module = torch.export.load(path).module()
+    for rows in (2, 3, 40):
+        x = torch.randn(rows, 8, device=device)
+        for ours, wanted in zip(model.call(x), module(x), strict=True):
+            torch.testing.assert_close(ours, wanted, atol=5e-2, rtol=2e-2)
