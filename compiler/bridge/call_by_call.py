@@ -4,10 +4,12 @@ torch.compile has wrapped. So they are programs like any other, and no request w
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from inspect import Parameter, Signature
+from types import FrameType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -25,6 +27,64 @@ class Scripted(nn.Module):
     """A TorchScript module with a forward that Python can be asked about."""
 
     scripted: torch.jit.ScriptModule
+
+    def __getattr__(self, name: str) -> Any:
+        """What else the TorchScript module has; its methods run as its forward does."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "scripted":
+                raise
+        found = getattr(self.scripted, name)
+        return _by_call(found) if isinstance(found, torch._C.ScriptMethod) else found
+
+
+def may_ask_for_sizes(frame: FrameType) -> bool:
+    """Whether TorchScript that runs from this frame may ask for more than the number of axes, for which
+    PyTorch asks for all sizes, too."""
+    module = frame.f_locals.get("self")
+    if not isinstance(module, Scripted):
+        return True
+    if module not in _asking:
+        _asking[module] = _asks(module.scripted)
+    return _asking[module]
+
+
+_asking: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+
+
+def _asks(scripted: torch.jit.ScriptModule) -> bool:
+    """Whether a call that gives a size is left in a forward where what is constant is."""
+    try:
+        graph = torch.jit.freeze(scripted, optimize_numerics=False).graph
+    except (RuntimeError, AttributeError):  # it is frozen already, or cannot be
+        graph = scripted.inlined_graph
+    return any(f"{call}(" in str(graph) for call in _SIZES)
+
+
+_SIZES = ("aten::size", "aten::sym_size", "aten::len", "aten::numel", "aten::stride", "prim::shape")
+
+
+def _by_call(method: Any) -> Callable[..., Any]:
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        with _interpreted():
+            return method(*arguments, **keywords)
+
+    return call
+
+
+def parts_in_python(module: nn.Module) -> nn.Module:
+    """`module` itself, or where it is one of TorchScript, and in place of its outermost parts that are, what
+    Python can be asked about."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return in_python(module)
+    for part in list(module.modules()):
+        if isinstance(part, torch.jit.ScriptModule):
+            continue
+        for name, child in part._modules.items():
+            if isinstance(child, torch.jit.ScriptModule):
+                part._modules[name] = in_python(child)
+    return module
 
 
 def in_python(scripted: torch.jit.ScriptModule) -> Scripted:

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from dlcb.compiler.bridge.call_by_call import in_python
+from dlcb.compiler.bridge.call_by_call import parts_in_python
 from dlcb.compiler.bridge.chance import same_numbers
 from dlcb.compiler.bridge.fake_calls import INTERPRETED, DataDecide
 from dlcb.compiler.bridge.functional import functional
@@ -75,8 +75,7 @@ def load_module(source: ModelSource) -> nn.Module:
         raise CaptureError(
             f"factory '{source.factory}' gave an object of type '{kind}', not a torch module", stage="capture"
         )
-    if isinstance(module, torch.jit.ScriptModule):
-        module = in_python(module)
+    module = parts_in_python(module)
     with contextlib.suppress(NotImplementedError):  # what was exported stays in the mode that it was in
         module.eval()
     return _without_gradients(module)

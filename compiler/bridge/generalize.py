@@ -66,7 +66,7 @@ def generalize(
             captured = at_home(
                 options.target.kind, lambda home: _from_module(source, module, options, left, home)
             )
-        if isinstance(module, Scripted):
+        if any(isinstance(part, Scripted) for part in module.modules()):
             _refuse_one_size(captured)
     return replace(captured, left=left, seconds=time.monotonic() - started)
 

@@ -26,7 +26,7 @@ from dlcb.compiler.bridge.fake_calls import FakeCalls
 from dlcb.compiler.bridge.indexing import ExplicitSlices
 from dlcb.compiler.bridge.places import short
 from dlcb.compiler.bridge.real_forward import unlike_real
-from dlcb.compiler.bridge.record import user_place
+from dlcb.compiler.bridge.record import ASK_FOR_SIZES, user_place
 from dlcb.compiler.bridge.recorder import TOO_LONG, Recorder, line_of, place_of
 from dlcb.compiler.bridge.seen import Numbers, Place, Seen, is_result, numbers, result_place, result_sizes
 from dlcb.compiler.bridge.stand_ins import HERE, Home, StandIns
@@ -87,6 +87,8 @@ class _Calls(FakeCalls):
             self._squeezed(*args)
         if func is torch.ops.aten.view_as_complex.default:
             self._paired(args[0])
+        if func in ASK_FOR_SIZES and isinstance(size := args[0].shape[args[1]], torch.SymInt):
+            self.recorder.asked.append((size.node.expr, self.recorder.value(size), "TorchScript"))
         result = super().call(func, args, kwargs)
         given |= result_sizes(result)  # PyTorch may run it, and then only PyTorch knows them
         if given:

@@ -38,6 +38,7 @@ from dlcb.compiler.bridge.weights import Parameters
 _TORCH = f"{Path(torch.__file__).parent}/"  # of its neighbours, torchvision is another
 _HERE = str(Path(__file__).parent)
 _COMPARISONS = frozenset((operator.le, operator.lt, operator.ge, operator.gt, operator.eq, operator.ne))
+ASK_FOR_SIZES = (torch.ops.aten.size.int, torch.ops.aten.sym_size.int)
 _UNFOLLOWED = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException)
 
 
@@ -157,6 +158,8 @@ class _Recorder(FakeCalls):
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         if not isinstance(func, torch._ops.OpOverload):
             raise Unrecordable(f"{func} is no plain operator")
+        if func in ASK_FOR_SIZES:  # as TorchScript does, and goes by the number
+            return super().call(func, args, kwargs)
         node_arguments, node_keywords = self._plain(args), {key: self._plain(v) for key, v in kwargs.items()}
         written = args[0] if func._schema.is_mutable and args else None
         shape = written.shape if isinstance(written, torch.Tensor) else None

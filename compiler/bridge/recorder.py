@@ -14,7 +14,7 @@ import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, SLoc
 
-from dlcb.compiler.bridge import conversions, kinds, python_sizes
+from dlcb.compiler.bridge import call_by_call, conversions, kinds, python_sizes
 from dlcb.compiler.bridge.indexing import ExplicitSlices
 from dlcb.compiler.bridge.places import short
 from dlcb.compiler.bridge.record import user_place
@@ -141,7 +141,7 @@ class Recorder(ShapeEnv):
             answer = super().evaluate_expr(expression, *arguments, **keywords)
         if isinstance(expression, sympy.Basic) and expression.free_symbols:
             asker, asked = _asker(sys._getframe(1))
-            if place := line_of(asker):
+            if place := line_of(asker) or _in_torchscript(asker):
                 if (
                     asker is not None
                     and not asked.isdisjoint(_TO_NUMBERS)
@@ -188,6 +188,15 @@ def _asker(frame: FrameType | None) -> tuple[FrameType | None, set[str]]:
             return None, asked
         frame = frame.f_back and frame.f_back.f_back  # `_Questions` stands between
     return frame if converted or not asked.isdisjoint(_TAKEN) else None, asked
+
+
+def _in_torchscript(frame: FrameType | None) -> str:
+    """Where TorchScript's interpreter asks, which has no frames."""
+    while frame is not None and frame.f_code.co_filename.startswith(_TORCH):  # fake tensors' own
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_filename != call_by_call.__file__:
+        return ""
+    return "TorchScript" if call_by_call.may_ask_for_sizes(frame) else ""
 
 
 def line_of(frame: FrameType | None) -> str:

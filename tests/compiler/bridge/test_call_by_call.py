@@ -219,6 +219,84 @@ def test_a_model_whose_sizes_torchscript_asks_for_is_pytorchs(tmp_path: Path) ->
         torch.testing.assert_close(model.call(x)[0], Deciding()(x))
 
 
+class Part(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.scale = nn.Linear(8, 8), 2.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.linear(x)) * self.scale
+
+    @torch.jit.export
+    def shifted(self, x: Tensor) -> Tensor:
+        return self.linear(x) + 1
+
+
+class Around(nn.Module):
+    """Calls a part's forward, another method, and looks at what it holds."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.part(x) + self.part.shifted(x)
+        return (y @ self.part.linear.weight * self.part.scale).softmax(-1)
+
+
+class Beyond(nn.Module):
+    """Does something else where there are many rows."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.how == "shape":
+            count = x.shape[0]
+        elif self.how == "size":
+            count = x.size(0)
+        else:
+            count = len(x)
+        if count > 60:
+            x = x.relu()
+        return x + 1
+
+
+def around() -> nn.Module:
+    return Around(torch.jit.script(Part()))
+
+
+def beyond(how: str, within: bool) -> nn.Module:
+    scripted = torch.jit.script(Beyond(how))
+    return Nested(scripted) if within else scripted
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_part_of_torchscript_is_compiled_with_the_module_around_it(tmp_path: Path) -> None:
+    model = _compiled(ModelSource("around", "1", f"{__name__}:around", inputs=(X,)), tmp_path)
+    assert model.report.tier == "dynamic" and not model.report.unproven
+    for rows in (1, 3, 40):
+        x = torch.randn(rows, 8)
+        torch.testing.assert_close(model.call(x)[0], Around(Part())(x))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("within", [False, True])
+@pytest.mark.parametrize("how", ["shape", "size", "len"])
+def test_a_branch_that_torchscript_takes_by_a_size_is_no_answer_for_all(
+    how: str, within: bool, tmp_path: Path
+) -> None:
+    arguments = {"how": how, "within": within}
+    source = ModelSource("beyond", "1", f"{__name__}:beyond", arguments=arguments, inputs=(X,))
+    model = _compiled(source, tmp_path)
+    assert model.report.tier == "eager" and "asks for the size of axis 0 of 'x'" in model.report.quarantined
+    for rows in (1, 60, 61, 90):
+        x = torch.randn(rows, 8)
+        torch.testing.assert_close(model.call(x)[0], Beyond(how)(x))
+
+
 def quantised() -> nn.Module:
     return _quantised()
 

@@ -18,6 +18,7 @@ from dlcb.compiler.bridge import capture
 from dlcb.compiler.bridge.captured import Captured
 from dlcb.compiler.bridge.generalize import generalize
 from dlcb.compiler.bridge.record import Trace
+from dlcb.compiler.bridge.stand_ins import Home
 from dlcb.compiler.bridge.scope import Scope
 from dlcb.compiler.bridge.search import Search
 from dlcb.compiler.errors import CaptureError, ShapeError
@@ -287,9 +288,9 @@ def test_sizes_from_a_chain_of_windows() -> None:
 def test_images_that_a_program_makes_smaller_are_traced_at_two_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes, traced = [], capture.trace
 
-    def noted(module: nn.Module, inputs: dict[str, Tensor]) -> Trace:
+    def noted(module: nn.Module, inputs: dict[str, Tensor], home: Home) -> Trace:
         shapes.append(tuple(inputs["x0"].shape))
-        return traced(module, inputs)
+        return traced(module, inputs, home)
 
     monkeypatch.setattr(capture, "trace", noted)
     halves = nn.Sequential(*(nn.Conv2d(3, 3, 3, 2, 1) for _ in range(4)))
