@@ -18,9 +18,9 @@ from dlcb.compiler.bridge import capture
 from dlcb.compiler.bridge.captured import Captured
 from dlcb.compiler.bridge.generalize import generalize
 from dlcb.compiler.bridge.record import Trace
-from dlcb.compiler.bridge.stand_ins import Home
 from dlcb.compiler.bridge.scope import Scope
 from dlcb.compiler.bridge.search import Search
+from dlcb.compiler.bridge.stand_ins import Home
 from dlcb.compiler.errors import CaptureError, ShapeError
 from dlcb.compiler.expr.node import evaluate
 from dlcb.compiler.options import CompileOptions
