@@ -95,16 +95,19 @@ def told(stack_trace: str, call: Call, name: str, place: int | None = None) -> T
     kind = next((kind for kind in order if any(each.origin is kind for each in found)), Origin.UNSEEN)
     if kind is Origin.WRITTEN and mentions(parsed(text), set_in_forward(path, number, text)):
         kind, found = Origin.SET, []  # which of its numbers the attribute is, the line does not tell
-    if kind is Origin.SIZE and _WRITTEN in found:
-        return Told(Origin.NAMED)  # either of them
+    if kind is not Origin.WRITTEN and _WRITTEN in found:  # either of them
+        return Told(Origin.NAMED if kind is Origin.SIZE else kind)
     of_kind = [each for each in found if each.origin is kind]
     one = of_kind[0] if len(of_kind) == 1 else Told(kind)
     given = assigned(path, number, text).get(one.name) if one.name else None
-    return one if given is None else _as_assigned(one, *given)
+    this = value if place is None else value[place]
+    return one if given is None else _as_assigned(one, this, *given)
 
 
-def _as_assigned(told: Told, written: ast.expr, of: str) -> Told:
-    """A name of which the source says what it stands for, where that is a size or calculated."""
+def _as_assigned(told: Told, number: Any, written: ast.expr, of: str) -> Told:
+    """A name of which the source says what it stands for, where that is a number, a size, or calculated."""
+    if same_number(value_of(written), number):
+        return _WRITTEN
     found = _told(written)
     if found.origin is Origin.CALCULATED:
         return Told(Origin.CALCULATED)  # with names that the line does not have

@@ -341,7 +341,7 @@ def test_a_name_whose_source_is_not_at_hand_is_none_of_two_equal_sizes(expressio
     assert sizes == [4, 4]
 
 
-@pytest.mark.parametrize("seed", [*range(60), 751, 919, 1347, 5248, 5617])
+@pytest.mark.parametrize("seed", [*range(60), 751, 919, 1347, 5248, 5617, 6366, 7268])
 def test_hostile_files_are_right_wherever_they_answer(seed: int) -> None:
     case = hostile_files.case(seed)
     try:
