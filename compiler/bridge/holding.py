@@ -61,7 +61,7 @@ def relate(scope: Scope, first: Bindings) -> set[str]:
     unsettled = {dim.name for dim in scope.free} - scope.limits.keys() - scope.prober.tied.keys()
     for name in sorted(stuck - following.keys() - leading):  # in no way that is known: where it was seen to
         sizes: Bindings | None = moves.get(name) or scope.prober.response(first, name, unsettled)
-        if sizes is not None:
+        if sizes is not None and scope.allowed(sizes) and _moves_others(name, first, sizes):
             scope.joined.append(dict(sizes))
             leading.add(name)
     for name, value in following.items():
@@ -75,6 +75,10 @@ def relate(scope: Scope, first: Bindings) -> set[str]:
             elif not any(scope.prober.accepts({**first, name: first[name] + step}) for step in (1, -1)):
                 scope.ties.append(equal(scope.symbol(name), value))
     return leading
+
+
+def _moves_others(name: str, first: Bindings, sizes: Bindings) -> bool:
+    return any(sizes[other] != own for other, own in first.items() if other != name)
 
 
 def _moving_others(scope: Scope, first: Bindings, stuck: set[str]) -> dict[str, Bindings]:
