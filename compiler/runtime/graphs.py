@@ -7,7 +7,9 @@ a moment at a time, and the plan recorded again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -23,6 +25,7 @@ _WARM_RUNS = 2  # the first of a hot plan is when libraries plan their calls
 _MEASURED_AT_ONCE = 0.02  # seconds for which a request may find the GPU taken
 _COPIED_A_LAUNCH = 7 << 20  # bytes; a fast GPU copies them while a host launches one kernel, 3 to 4 us
 _COPIED_ANYWAY = 32 << 20  # bytes, 16 us: a run of few launches costs the host more
+_COMPARED = 8  # calls, of a plan whose copies may take as long as what a graph saves
 
 logger = logging.getLogger(__name__)
 
@@ -46,19 +49,24 @@ class RecordedPlan:
     def run(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """As `Plan.run` and `Plan.show`, on the current stream."""
         self._plan.expect()
+        shown = self.replay(inputs)
+        self._plan.verify()
+        return shown
+
+    def replay(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """The same without a look at indices."""
         for fixed, given in zip(self._inputs, inputs, strict=True):
             fixed.copy_(given, non_blocking=True)
         self._graph.replay()
-        shown = tuple([tensor.clone() for tensor in self._outputs])
-        self._plan.verify()
-        return shown
+        return tuple([tensor.clone() for tensor in self._outputs])
 
 
 class Recorder:
     """Records plans of any number of executors on one device.
 
     A plan is worth it after `least_runs` runs, and when the inputs and outputs that each replay copies are no
-    larger than `copied_bytes`, nor take longer than the launches that it saves. When the pool has grown
+    larger than `copied_bytes`, nor take longer than the launches that it saves, which is measured where it is
+    close. When the pool has grown
     beyond `limit_bytes`, all its graphs are dropped.
     """
 
@@ -107,13 +115,16 @@ class Recorder:
             return self._promote(executor)
         effort = Effort()
         try:
-            self._record(executor, plan, effort)
+            self._record(executor, plan, effort, measured=copied > _COPIED_A_LAUNCH)
         except (
             RuntimeError
         ) as error:  # an operator that waits for the device, or no memory: it runs as before
             plan.recordable = False
             logger.warning("a plan of %s cannot be recorded: %s", executor.program.name, error)
             return False
+        if plan.recorded is None:  # it runs faster without
+            plan.recordable = False
+            return True
         self._recorded.add(plan)
         if effort.postponed:
             self._unmeasured[plan] = executor
@@ -146,9 +157,9 @@ class Recorder:
         self.bytes = 0
         self.drops += 1
 
-    def _record(self, executor: Executor, plan: Plan, effort: Effort) -> None:
-        """Let a graph stand for the plan; for one that is recorded if all was measured and something
-        gained."""
+    def _record(self, executor: Executor, plan: Plan, effort: Effort, measured: bool = False) -> None:
+        """Let a graph stand for the plan, if it is the faster one where that is to be `measured`; for one
+        that is recorded if all was measured and something gained."""
         before = torch.cuda.memory_reserved(self._device)
         try:
             inputs = self._inputs(executor, plan, self._device)
@@ -161,9 +172,30 @@ class Recorder:
                 self._stream.synchronize()
                 twin.disregard()  # inputs of zeros may be bad indices
                 if plan.recorded is None or (effort.gained and not effort.postponed):
-                    plan.give_way(self._capture(twin, inputs))
+                    recorded = self._capture(twin, inputs)
+                    if not measured or self._is_faster(recorded, twin, inputs):
+                        plan.give_way(recorded)
         finally:  # what has failed may have grown the pool as well
             self.bytes += max(0, torch.cuda.memory_reserved(self._device) - before)
+
+    def _is_faster(self, recorded: RecordedPlan, twin: Plan, inputs: Sequence[torch.Tensor]) -> bool:
+        """Whether replays with their copies take less time than the plan itself, call after call."""
+
+        def launched() -> None:
+            twin.start(inputs)
+            twin.show()
+
+        def seconds(call: Callable[[], object]) -> float:
+            began = time.perf_counter()
+            for _ in range(_COMPARED):
+                call()
+            self._stream.synchronize()
+            return (time.perf_counter() - began) / _COMPARED
+
+        calls: tuple[Callable[[], object], ...] = (launched, partial(recorded.replay, inputs))
+        rounds = [[seconds(call) for call in calls] for _ in range(3)]
+        twin.disregard()
+        return min(replayed for _, replayed in rounds) < min(direct for direct, _ in rounds)
 
     def _inputs(self, executor: Executor, plan: Plan, device: torch.device | str) -> list[torch.Tensor]:
         shapes = executor.input_shapes(plan.concrete)

@@ -3,6 +3,7 @@ nothing."""
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import compiled_graphs
 import pytest
@@ -212,6 +213,34 @@ def test_a_plan_whose_copies_take_longer_than_its_launches_is_not_recorded(store
     assert not recorder.promote(thunk.executor)
     assert recorder.graphs == 0
     torch.testing.assert_close(thunk.run([given]).outputs[0], torch.nn.functional.gelu(given + given))
+
+
+@pytest.mark.parametrize("faster", [False, True])
+def test_a_plan_with_much_to_copy_is_recorded_if_that_is_faster(
+    faster: bool, store: LayeredStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = GraphBuilder("some_kernels")
+    x = build.input("x", (build.system.fresh("n"), 2048), FLOAT32)
+    for _ in range(4):
+        x = build.apply(ops.softmax, build.apply(ops.flip, x, axes=(0,)), axis=0)
+    thunk = compiled_graphs.compiled(build.build(x), {}, store, cuda=True)
+    recorder = Recorder(torch.device("cuda", 0), least_runs=1)
+    compared: list[bool] = []
+    measure = Recorder._is_faster
+
+    def judge(self: Recorder, *given: Any) -> bool:
+        compared.append(measure(self, *given))
+        return faster
+
+    monkeypatch.setattr(Recorder, "_is_faster", judge)
+    given = torch.randn(1024, 2048, device="cuda")  # 16 MiB in and out
+    (expected,) = thunk.run([given]).outputs
+    while recorder.promote(thunk.executor):
+        pass
+    assert len(compared) == 1
+    assert recorder.graphs == faster
+    for _ in range(2):
+        torch.testing.assert_close(thunk.run([given]).outputs[0], expected)
 
 
 def test_growth_of_the_arena_does_not_disturb_a_recorded_plan(thunk: ProgramThunk, weights) -> None:

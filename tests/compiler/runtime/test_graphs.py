@@ -33,7 +33,7 @@ class Growing(Recorder):
 
     sizes: list[int]
 
-    def _record(self, executor: Executor, plan: Plan, effort: Effort) -> None:
+    def _record(self, executor: Executor, plan: Plan, effort: Effort, measured: bool = False) -> None:
         size = self.sizes.pop(0)
         self.bytes += abs(size)
         if size < 0:
