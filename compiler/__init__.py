@@ -4,7 +4,6 @@ neither torch nor a toolchain; `compile_model` and what stands behind it are loa
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from dlcb.compiler.errors import (
@@ -22,6 +21,7 @@ from dlcb.compiler.errors import (
     UnknownName,
     UnsupportedOperator,
 )
+from dlcb.compiler.garbage import load
 from dlcb.compiler.signature import BatchAxes, Dim, Signature, TensorSpec
 
 _LAZY = {  # public name -> the module that holds it; all but the first seven load torch
@@ -81,4 +81,4 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_LAZY[name]), name)
+    return getattr(load(_LAZY[name]), name)

@@ -3,12 +3,12 @@ which takes seconds to load: the compiler itself is loaded when there is somethi
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from dlcb.compiler import artifact as artifacts
 from dlcb.compiler.errors import ArtifactError
+from dlcb.compiler.garbage import load
 from dlcb.compiler.options import CompileOptions
 from dlcb.compiler.report import Report
 from dlcb.compiler.signature import Signature
@@ -53,7 +53,7 @@ def compile_model(
             f"the kernel cache and its bundle hold no '{source.name}' as it is now for {target}, "
             "and compiling is refused"
         )
-    driver = importlib.import_module("dlcb.compiler.driver")  # see above
+    driver = load("dlcb.compiler.driver")  # see above
     key, artifact = driver.compile_source(source, store, options, progress)
     return Compilation(key, artifact.signature, artifact.report, artifact.modules)
 

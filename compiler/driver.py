@@ -57,6 +57,7 @@ from dlcb.compiler.errors import (
     UnsupportedOperator,
 )
 from dlcb.compiler.expr.node import evaluate
+from dlcb.compiler.garbage import no_collections
 from dlcb.compiler.host.lower import lower
 from dlcb.compiler.ir import text
 from dlcb.compiler.kgen.deadline import Allowance
@@ -123,7 +124,7 @@ def compile_source(
             report = replace(describe_ranks(ranks), seconds=clock.seconds)
             key, artifact = _put(Artifact(any_rank_signature(source, ranks), report), source, store)
         else:
-            with _no_collections():
+            with no_collections():
                 key, artifact = _compile(source, store, options, clock)
         require_same_files(source, files)  # else part of it may be of one version, and part of another
         artifacts.enter(key, source, options, store)
@@ -134,18 +135,6 @@ def _load(source: ModelSource) -> nn.Module | ExportedProgram:
     module = load_program(source.program) if source.program else settle(load_module(source), "cpu")
     modules.loaded(source.factory)  # reads their files now, since they may change while this compiles
     return module
-
-
-@contextmanager
-def _no_collections() -> Iterator[None]:
-    """Without the garbage collector: its walk over PyTorch's objects costs a compile a tenth of its time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 @contextmanager

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 # Each line may import the lines above it, and itself where it is a folder; names on one line do not import
 # each other.
 COMPILER = (
-    ("errors", "imports"),
+    ("errors", "garbage", "imports"),
     ("modules", "torchscript"),
     ("dtype", "options", "report", "source"),
     ("made_of",),
@@ -38,6 +38,7 @@ COMPILER = (
 )
 FREE_OF_TORCH = (
     "errors",
+    "garbage",
     "imports",
     "modules",
     "dtype",
@@ -71,7 +72,13 @@ PUBLIC = (
     "compiler.report",
     "kernel_cache",
 )
-LOADED_WITH_THE_PACKAGE = ("errors", "dtype", "expr", "signature")  # the rest is loaded when it is named
+LOADED_WITH_THE_PACKAGE = (
+    "errors",
+    "garbage",
+    "dtype",
+    "expr",
+    "signature",
+)  # the rest is loaded when it is named
 # (file, top-level package): imports inside a function, each with its reason
 LATE = {
     (

@@ -6,7 +6,8 @@ import weakref
 
 import pytest
 
-from dlcb.compiler.driver import _no_collections, _only_new_garbage, _short_turns
+from dlcb.compiler.driver import _only_new_garbage, _short_turns
+from dlcb.compiler.garbage import no_collections
 
 
 class Ring:
@@ -17,7 +18,7 @@ class Ring:
 
 
 def test_a_compilation_frees_its_own_garbage_and_sets_nothing_aside_for_good() -> None:
-    with _no_collections():
+    with no_collections():
         before = weakref.ref(Ring())
         with _only_new_garbage():
             made = weakref.ref(Ring())
