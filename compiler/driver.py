@@ -289,15 +289,23 @@ def _eager(
     options: CompileOptions,
 ) -> Untraced:
     """What is known of a model that stays PyTorch's because of `error`. On a GPU it may run what a CPU does
-    not, as Fourier transforms of half types."""
+    not, as Fourier transforms of half types, and give other types, as autocast's. A CPU runs it first: what
+    that refuses may end a GPU's context."""
     runnable = settle(module.module(), "cpu") if isinstance(module, ExportedProgram) else module
-    device = _device(options)
+    device, found = _device(options), None
+    on_gpu = device != "cpu" and torch.cuda.is_available()
     try:
         found = untraced(source, runnable, error)
     except CaptureError:
-        if device == "cpu" or not torch.cuda.is_available():
+        if not on_gpu:
             raise
-        found = untraced(source, settle(runnable, device), error, device)
+    if on_gpu:
+        try:
+            found = untraced(source, settle(runnable, device), error, device)
+        except (CompilerError, torch.OutOfMemoryError):
+            if found is None:
+                raise
+    assert found is not None
     logger.error("%s is served by eager PyTorch: %s", source.name, found.why)
     return found
 

@@ -76,11 +76,9 @@ class Casts:
         return None
 
     def _narrow(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """A call on operands of autocast's type throughout."""
+        """A call on halves throughout: of cuDNN's recurrences PyTorch has that whichever type autocast has."""
         with self.off():
-            kind = torch.get_autocast_dtype(self._kind)
-            narrow = pytree.tree_map_only(torch.Tensor, lambda x: _narrowed(x, kind), args)
-            return func(*narrow, **kwargs)
+            return func(*pytree.tree_map_only(torch.Tensor, _halved, args), **kwargs)
 
     def _changes(self, func: Any, args: tuple, kwargs: dict[str, Any], value: Callable[[Any], Any]) -> bool:
         """Whether PyTorch puts a call together of others that are cast: its results then have other types."""
@@ -115,8 +113,8 @@ class Casts:
         return [x.dtype for x in pytree.tree_leaves(results) if isinstance(x, torch.Tensor)]
 
 
-def _narrowed(x: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
-    return x.to(kind) if x.is_floating_point() and x.dtype is not torch.float64 else x
+def _halved(x: torch.Tensor) -> torch.Tensor:
+    return x.half() if x.is_floating_point() and x.dtype is not torch.float64 else x
 
 
 @cache

@@ -148,7 +148,7 @@ def test_within_a_part_without_autocast_nothing_is_cast() -> None:
 
 def test_a_recurrence_is_one_call_on_operands_of_one_type() -> None:
     program = captured(made("recurring"), "cuda")
-    assert types(program) == ["bfloat16"] and steps(program).count("eager bfloat16") == 1
+    assert types(program) == ["float16"] and steps(program).count("eager float16") == 1
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -272,7 +272,8 @@ def test_autocast_agrees_with_eager_on_the_device(name: str, kind: str, tmp_path
     store = open_store(tmp_path)
     key = compile_model(model_source, store, options_for("cuda")).artifact_key
     model = load_model(model_source, key, store, device="cuda")
-    assert model.report.tier == "dynamic", model.report.quarantined
+    # cuDNN makes halves of bfloat16 in a recurrence, PyTorch's own kernels do not, which the load check asks
+    assert model.report.tier == ("eager" if name == "recurring" else "dynamic"), model.report.quarantined
     module = made(name, kind).eval().to("cuda")
     for sizes in ((1, 1), (2, 5), (3, 40)):
         x = torch.randn(*sizes, 8, device="cuda")
