@@ -76,7 +76,7 @@ class Casts:
         return None
 
     def _narrow(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """A call on halves throughout: of cuDNN's recurrences PyTorch has that whichever type autocast has."""
+        """A call on halves throughout: which cuDNN's recurrences get whatever autocast's type is."""
         with self.off():
             return func(*pytree.tree_map_only(torch.Tensor, _halved, args), **kwargs)
 

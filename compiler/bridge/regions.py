@@ -129,7 +129,7 @@ class _Inlining:
         calls = _Noted(self._casts)
         with enable_python_dispatcher(), calls:
             result: Any = node.target(*args, **kwargs)  # type: ignore[operator]
-        if [call[0] for call in calls.noted] in ([], [node.target]):
+        if len(calls.noted) < 2 and all(_is_same(call, node.target, args, kwargs) for call in calls.noted):
             return self._copied(node, result)
         last = None
         for func, given, named, gave in calls.noted:
@@ -178,6 +178,20 @@ class _Noted(SchemaCheckMode):
             result = func(*args, **named)
         self.noted.append((func, args, named, result))
         return result
+
+
+def _is_same(call: tuple[Any, tuple, dict[str, Any], Any], target: Any, args: tuple, kwargs: Any) -> bool:
+    """Whether a call that was noted is the one that was made, on the same arguments."""
+    func, given, named, _ = call
+    if func is not target:
+        return False
+    (before, packed), (now, packed_now) = (
+        pytree.tree_flatten(each) for each in ((args, kwargs), (given, named))
+    )
+    return packed == packed_now and all(
+        one is other or (not isinstance(one, torch.Tensor) and one == other)
+        for one, other in zip(before, now, strict=True)
+    )
 
 
 def _hint(number: Any) -> Any:

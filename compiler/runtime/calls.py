@@ -102,14 +102,15 @@ def accept(
     slot: int,
     cells: Sequence[int],
     view: View,
+    dtype: torch.dtype,
     contiguous: bool,
     name: str,
     tensor: torch.Tensor,
 ) -> None:
     """Put a returned tensor where later steps look for it, in the layout that they expect."""
     as_expected = tensor.shape == view.shape and tensor.stride() == view.strides
-    if not as_expected:
-        _require_shape(tensor, view, name)
+    if not as_expected or tensor.dtype is not dtype:
+        _require(tensor, view, dtype, name)
     if tensor.is_complex():  # only PyTorch reads it
         tensor = tensor.resolve_conj().resolve_neg()
     elif contiguous:
@@ -123,23 +124,26 @@ def accept(
         pointers[cell] = address
 
 
-def keep(frame: list, slot: int, view: View, name: str, tensor: torch.Tensor) -> None:
+def keep(frame: list, slot: int, view: View, dtype: torch.dtype, name: str, tensor: torch.Tensor) -> None:
     """Put a returned tensor where the caller gets it, as PyTorch laid it out: no step reads it."""
-    if tensor.shape != view.shape:
-        _require_shape(tensor, view, name)
+    if tensor.shape != view.shape or tensor.dtype is not dtype:
+        _require(tensor, view, dtype, name)
     frame[slot] = tensor
 
 
-def _require_shape(tensor: torch.Tensor, view: View, name: str) -> None:
-    """GuardError where the program was made for other sizes than these: eager PyTorch serves the call."""
+def _require(tensor: torch.Tensor, view: View, dtype: torch.dtype, name: str) -> None:
+    """GuardError where the program was made for other sizes than these, or for what PyTorch does in another
+    mode: eager PyTorch serves the call."""
     found = tensor.shape
     if len(found) != len(view.shape) or any(
         wanted not in (-1, size) for wanted, size in zip(view.shape, found, strict=True)
     ):
         raise GuardError(
-            f"{name} was expected to have shape {list(view.shape)}, PyTorch returned {list(tensor.shape)}",
+            f"{name} was expected to have shape {list(view.shape)}, PyTorch returned {list(found)}",
             stage="run",
         )
+    if tensor.dtype is not dtype:
+        raise GuardError(f"{name} was expected to be {dtype}, PyTorch returned {tensor.dtype}", stage="run")
 
 
 def same_strides(view: View, strides: Sequence[int]) -> bool:

@@ -277,8 +277,10 @@ class _Calls:
     def _delivery(self, place: Place, kept: bool, contiguous: bool) -> Callable[[torch.Tensor], None]:
         view, cells = self._concrete.views[place.layout], self._cells[place.slot]
         if kept:
-            return partial(keep, self._frame, place.slot, view, place.name)
-        return partial(accept, self._frame, self._pointers, place.slot, cells, view, contiguous, place.name)
+            return partial(keep, self._frame, place.slot, view, place.dtype, place.name)
+        return partial(
+            accept, self._frame, self._pointers, place.slot, cells, view, place.dtype, contiguous, place.name
+        )
 
 
 def _each(steps: list[Callable[[], Any]]) -> None:

@@ -71,6 +71,22 @@ def test_a_file_has_the_casts_of_the_device_it_is_for(
     assert ("cast(" in shown) is (target.kind == "cpp")
 
 
+def test_what_autocast_adds_to_a_call_is_in_the_graph(tmp_path: Path) -> None:
+    """On CUDA softmax is told the type of its result, and of its operand it is not."""
+    program = torch.export.load(exported("cpu", tmp_path))
+    for part in program.graph_module.modules():
+        for node in part.graph.nodes if isinstance(part, torch.fx.GraphModule) else ():
+            if "wrap_with_autocast" in str(node.target):
+                node.args = ("cuda", *node.args[1:])  # as a GPU exports it
+    torch.export.save(program, str(tmp_path / "on_gpu.pt2"))
+    source = ModelSource("parts", "1", program=str(tmp_path / "on_gpu.pt2"), inputs=(X,))
+    found = generalize(source, None, CompileOptions(target=Target.cuda()))
+    assert [value.dtype.name for value in found.graph.outputs] == [SINGLE, HALF, SINGLE, SINGLE]
+    softmax = next(node for node in found.graph.nodes if node.op.name == "softmax")
+    assert [value.dtype.name for value in (*softmax.inputs, softmax.result)] == [SINGLE, SINGLE]
+    assert "eager" not in text.show(found.graph)
+
+
 def test_a_file_with_such_parts_agrees_with_eager(tmp_path: Path) -> None:
     _agrees(exported("cpu", tmp_path), "cpu", tmp_path)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dlcb.compiler.errors import ArtifactError, CompilerError, GuardError, IndexRangeError
-from dlcb.compiler.expr.node import ZERO, as_expr, equal, product, size
+from dlcb.compiler.expr.node import ONE, ZERO, as_expr, equal, product, size
 from dlcb.compiler.host.program import (
     Binding,
     CheckedTensor,
@@ -458,6 +458,26 @@ def test_a_bad_index_of_a_run_that_stops_midway_is_not_the_next_runs(binary) -> 
     for shape in ((1, 2), (2, 3)):
         with pytest.raises(GuardError, match="relu was expected to have shape"):
             stopped.run([torch.zeros(shape, dtype=torch.int64)])
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_another_type_than_was_expected_is_never_read_as_that(read: bool, binary) -> None:
+    """As where PyTorch was asked in autocast while the program was made, and is not now."""
+    store, _ = binary
+    x = handmade.given("x", n)
+    call = EagerCall("aten.relu.default", ("x",), ("$0",), ("relu",), ())
+    reader = EagerCall("aten.neg.default", ("relu",), ("$0",), ("neg",), ())
+    names = ("relu", "neg") if read else ("relu",)
+    program = handmade.program(
+        [x],
+        [handmade.buffer(name, n, "call", k, 2) for k, name in enumerate(names)],
+        [call, reader][: len(names)],
+        [handmade.tensor("x", n), *(Tensor(name, name, "float16", (n,), (ONE,), ZERO) for name in names)],
+        [names[-1]],
+        "",
+    )
+    with pytest.raises(GuardError, match=r"relu was expected to be torch.float16"):
+        thunk(program, store).run([torch.randn(4)])
 
 
 def test_a_binary_for_another_device_is_refused() -> None:
