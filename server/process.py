@@ -28,6 +28,7 @@ from dlcb.compiler import (
 from dlcb.server.batcher import Job
 from dlcb.server.cache import environment_of
 from dlcb.server.channel import Channel
+from dlcb.server.outgoing import Outgoing
 from dlcb.server.priority import lower_compiler
 from dlcb.server.slots import Begun, SlotMap
 from dlcb.server.types import RawRequest
@@ -87,6 +88,7 @@ class WorkerProcess:
         jobs.setblocking(False)
         control.setblocking(False)
         self.job_channel, self.control_channel = jobs, control
+        self._told = Outgoing(control)
         self._begun = Begun.make()
         self._slots = SlotMap()
         self._known: set[int] = set()
@@ -126,6 +128,10 @@ class WorkerProcess:
         if self._released:
             self._released = []
 
+    def tell(self, message: dict[str, Any]) -> None:
+        """Ask for something that is no job; OSError when the worker is gone."""
+        self._told.send(message)
+
     def receive(self) -> dict[str, Any] | None:
         """The next reply, with its new slots mapped; None when the worker has closed."""
         received = self.job_channel.receive()
@@ -154,6 +160,7 @@ class WorkerProcess:
     def close(self) -> None:
         """End the process now."""
         self.process.kill()
+        self._told.close()
         self.job_channel.close()
         self.control_channel.close()
         self._begun.close()
@@ -172,6 +179,7 @@ class CompileService:
         self._next = 0
         self._yielding = False
         self._channel: Channel | None = None
+        self._told: Outgoing | None = None  # by that channel
         self.process: subprocess.Popen[bytes] | None = None
 
     async def compile(
@@ -201,10 +209,11 @@ class CompileService:
             lower_compiler(self.process.pid)
 
     def close(self) -> None:
-        if self._channel is not None:
+        if self._channel is not None and self._told is not None:
             asyncio.get_running_loop().remove_reader(self._channel.fileno())
+            self._told.close()
             self._channel.close()
-            self._channel = None
+            self._channel = self._told = None
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -214,16 +223,16 @@ class CompileService:
         environment = WORKER_ENVIRONMENT | environment_of(self._options["cache"]) | {"OMP_NUM_THREADS": "1"}
         self.process = start("dlcb.server.compile_process", [theirs], environment)
         ours.setblocking(False)
-        self._channel = ours
+        self._channel, self._told = ours, Outgoing(ours)
         asyncio.get_running_loop().add_reader(ours.fileno(), self._readable)
-        ours.send({**self._options, "process": "compile"})
+        self._told.send({**self._options, "process": "compile"})
         if self._yielding:
             self.give_way()
 
     def _send(self, message: dict[str, Any]) -> None:
         try:
-            if self._channel is not None:
-                self._channel.send(message)
+            if self._told is not None:
+                self._told.send(message)
         except OSError:
             log.warning("the compile process is gone")  # the reader finds out as well, and asks its successor
 

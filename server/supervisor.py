@@ -548,7 +548,7 @@ class Supervisor:
 
     def _tell(self, worker: WorkerProcess, message: dict[str, Any]) -> None:
         try:
-            worker.control_channel.send(message)
+            worker.tell(message)
         except OSError:
             log.warning(
                 "a worker is gone", extra={"fields": {"worker": worker.name}}
