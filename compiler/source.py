@@ -9,6 +9,7 @@ import importlib.metadata
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -121,6 +122,7 @@ class ModelSource:
             raise ArtifactError(f"not a model source: {error!r}", stage="source") from error
 
 
+@cache
 def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
