@@ -24,13 +24,14 @@ from dlcb.compiler.errors import (
 from dlcb.compiler.garbage import load
 from dlcb.compiler.signature import BatchAxes, Dim, Signature, TensorSpec
 
-_LAZY = {  # public name -> the module that holds it; all but the first seven load torch
+_LAZY = {  # public name -> the module that holds it; all but the first eight load torch
     "InputDeclaration": "dlcb.compiler.source",
     "ModelSource": "dlcb.compiler.source",
     "CompileOptions": "dlcb.compiler.options",
     "find": "dlcb.compiler.artifact",
     "stored_keys": "dlcb.compiler.artifact",
     "compile_model": "dlcb.compiler.compilation",
+    "find_model": "dlcb.compiler.compilation",
     "Compilation": "dlcb.compiler.compilation",
     "pin_model": "dlcb.compiler.compilation",
     "load_model": "dlcb.compiler.loading",
@@ -69,6 +70,7 @@ __all__ = [
     "bench_suite",
     "compile_model",
     "find",
+    "find_model",
     "load_model",
     "options_for",
     "pin_model",

@@ -30,6 +30,18 @@ class Compilation:
     modules: Mapping[str, str] = field(default_factory=dict)
 
 
+def find_model(
+    source: ModelSource, store: Store, options: CompileOptions | None = None
+) -> Compilation | None:
+    """What `compile_model` finds of `source` in `store`; None where it would compile. CaptureError where a
+    file of the source cannot be read."""
+    found = artifacts.find(source, options or CompileOptions(), store)
+    if found is None:
+        return None
+    key, artifact = found
+    return Compilation(key, artifact.signature, artifact.report.as_cached(), artifact.modules)
+
+
 def compile_model(
     source: ModelSource,
     store: Store,
@@ -43,10 +55,9 @@ def compile_model(
     Raises CaptureError, ShapeError, ToolchainError, and ArtifactError where `options` refuse to compile.
     An operator without a rule is no error, PyTorch runs it."""
     options = options or CompileOptions()
-    found = artifacts.find(source, options, store)
+    found = find_model(source, store, options)
     if found is not None:
-        key, artifact = found
-        return Compilation(key, artifact.signature, artifact.report.as_cached(), artifact.modules)
+        return found
     if options.only_stored:
         target = f"{options.target.kind} {options.target.architecture}"
         raise ArtifactError(

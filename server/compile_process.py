@@ -1,5 +1,6 @@
-"""The compile process: takes model sources, answers with artifact keys, and reports progress on the way. The
-front lowers its priority once workers serve, and what it makes reaches them through the kernel cache alone.
+"""The compile process: takes model sources, answers with artifact keys, and reports progress on the way. What
+the kernel cache has is answered before anything is compiled. The front lowers its priority once workers
+serve, and what it makes reaches them through the kernel cache alone.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class CompileProcess:
     def __init__(self, channel: Channel, options: Mapping[str, Any]) -> None:
         self._channel = channel
         backend = importlib.import_module(options["backend"])
-        self._compile_backend, self._pin_backend = backend.compile_model, backend.pin_model
+        self._find_backend, self._compile_backend = backend.find_model, backend.compile_model
+        self._pin_backend = backend.pin_model
         # None is the compiler's default, this machine's CPU; a device's architecture is the compiler's to
         # find out.
         self._device = options["device"]
@@ -55,7 +57,8 @@ class CompileProcess:
         if not options["compile"]:
             self._options = replace(self._options or backend.CompileOptions(), only_stored=True)
         self._store = open_described(options["cache"])
-        self._asked: queue.PriorityQueue[tuple[int, int, dict[str, Any]]] = queue.PriorityQueue()
+        # who asks, whether it was looked for in vain, its place among those, and what is asked
+        self._asked: queue.PriorityQueue[tuple[int, bool, int, dict[str, Any]]] = queue.PriorityQueue()
 
     def listen(self) -> None:
         """Queue what the front asks; when it closes the socket, end at once: what is half built is not
@@ -69,18 +72,23 @@ class CompileProcess:
             if received is None:
                 os._exit(0)
             count += 1
-            self._asked.put((FIRST[received[0]["reason"]], count, received[0]))
+            self._asked.put((FIRST[received[0]["reason"]], False, count, received[0]))
 
     def serve(self) -> None:
         while True:
-            _rank, _count, message = self._asked.get()
+            rank, missing, count, message = self._asked.get()
             self._channel.send({"number": message["number"], "begins": True})
-            reply = self._compile(message)
+            reply = self._answer(message, missing)
+            if reply is None:  # first those that another process may load meanwhile
+                self._asked.put((rank, True, count, message))
+                continue
             self._channel.send(reply)
             if "error" in reply:
                 end_if_lost(self._device)
 
-    def _compile(self, message: dict[str, Any]) -> dict[str, Any]:
+    def _answer(self, message: dict[str, Any], missing: bool) -> dict[str, Any] | None:
+        """What was compiled, or went wrong. What is not known to be `missing` is only looked for: None where
+        it is."""
         number, start = message["number"], time.perf_counter()
 
         def progress(stage: str, fraction: float) -> None:
@@ -92,7 +100,12 @@ class CompileProcess:
                 raise ChangedCode(said)
             if modules.changed(source.factory):
                 return {"number": number, "stale": True}
-            compilation = self._compile_backend(source, self._store, self._options, progress)
+            if missing:
+                compilation = self._compile_backend(source, self._store, self._options, progress)
+            else:
+                compilation = self._find_backend(source, self._store, self._options)
+            if compilation is None:
+                return None
             made_of.require_agreement(source, message["code"], compilation.modules)
             self._pin(source, compilation.artifact_key)
         except ToolchainError as error:

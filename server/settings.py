@@ -216,7 +216,7 @@ class Server(Section):
     exit_on_error: bool = Field(
         True, description="false: a model that does not load at the start is left out, the others serve"
     )
-    backend: str = Field("dlcb.compiler", description="module with compile_model and load_model")
+    backend: str = Field("dlcb.compiler", description="module with the names of `dlcb.compiler`")
     access_log_every: int = Field(0, ge=0, description="every n-th request, at any log level; 0 logs none")
     tls_certificate: Path | None = Field(None, description="with tls_key: serve https")
     tls_key: Path | None = None

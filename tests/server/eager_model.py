@@ -281,6 +281,11 @@ class Model:
         return "jit" if future.done() else "eager"
 
 
+def find_model(source: ModelSource, store: Store, options: None = None) -> Compilation | None:
+    key = key_of(source)
+    return None if store.get(key) is None else _compilation(source, key, cached=True)
+
+
 def compile_model(
     source: ModelSource,
     store: Store,
@@ -306,10 +311,18 @@ def compile_model(
         os.kill(os.getpid(), signal.SIGSEGV)
     if source.arguments.get("fails") == "exit":
         sys.exit("told to leave")
-    key = Key({"source": json.dumps(source.to_json(), sort_keys=True)}).digest
+    key = key_of(source)
     cached = store.get(key) is not None
     if not cached:
         store.put(key, b"artifact", kind="artifact", label=source.name)
+    return _compilation(source, key, cached)
+
+
+def key_of(source: ModelSource) -> str:
+    return Key({"source": json.dumps(source.to_json(), sort_keys=True)}).digest
+
+
+def _compilation(source: ModelSource, key: str, cached: bool) -> Compilation:
     signature = signature_of(source)
     dims = tuple(
         {"size": name} for entry in source.inputs for name in entry.shape or () if isinstance(name, str)

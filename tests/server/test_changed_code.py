@@ -46,6 +46,10 @@ def made_of(key):
     return Key({"modules of": key}).digest
 
 
+def find_model(source, store, options=None):
+    return None  # its key is of what it says
+
+
 def compile_model(source, store, options=None, progress=None):
     said = word(source)
     known = program(replace(source, arguments={**source.arguments, "said": [said, source.file_digests()]}))

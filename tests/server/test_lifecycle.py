@@ -417,6 +417,15 @@ def test_a_module_beside_the_configuration_is_found(launch: Start, tmp_path: Pat
         assert client.post("/v1/models/identity/infer", content=body(5)).status_code == 200
 
 
+def test_what_the_cache_has_loads_before_anything_is_compiled(launch: Start) -> None:
+    entry = config().partition("models:\n")[2]
+    slow = entry.replace("name: identity", "name: slow").replace("{}", "{compile_seconds: 2}")
+    launch(config()).stop()
+    server = launch(config().replace("models:\n", f"models:\n{slow}"))
+    rows = [line.split()[0] for line in server.lines if "| cache " in line]
+    assert rows == ["identity", "slow"]  # in the file it stands behind
+
+
 def test_a_start_says_at_once_what_it_starts_and_a_failure_once(launch: Start, tmp_path: Path) -> None:
     server = launch(config())
     assert server.lines[0] == "starting identity"
