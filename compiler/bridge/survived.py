@@ -1,5 +1,6 @@
-"""Calls that PyTorch does not survive: it reads memory that is not there, and the process ends with SIGSEGV.
-Where a module may make such a call it is refused before, in words that say why, as PyTorch refuses others."""
+"""Calls that PyTorch does not survive: it reads memory that is not there, or divides by zero, and a signal
+ends the process. Where a module may make such a call it is refused before, in words that say why, as PyTorch
+refuses others."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from torch.fx import GraphModule
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _BAGS = ("embedding_bag", "_embedding_bag", "_embedding_bag_forward_only")
+_RECURRENT_LAYER = "mkldnn_rnn_layer"
 _MEAN, _MAX = 1, 2
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -27,11 +29,12 @@ def surviving(module: nn.Module) -> AbstractContextManager[Any]:
 
 def surviving_call(call: Callable[..., Any]) -> Callable[..., Any]:
     """An ATen operator that raises RuntimeError where PyTorch would end the process."""
-    if not _is_of_bags(call):
+    require = _requirement(call)
+    if require is None:
         return call
 
     def kept(*arguments: Any, **keywords: Any) -> Any:
-        _require_bags(arguments)
+        require(arguments)
         return call(*arguments, **keywords)
 
     return kept
@@ -39,15 +42,18 @@ def surviving_call(call: Callable[..., Any]) -> Callable[..., Any]:
 
 class _Surviving(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if _is_of_bags(func):
-            _require_bags(args)
+        if require := _requirement(func):
+            require(args)
         return func(*args, **(kwargs or {}))
 
 
 @cache
-def _is_of_bags(func: Any) -> bool:
+def _requirement(func: Any) -> Callable[[Sequence[Any]], None] | None:
+    """What raises RuntimeError for arguments of an operator that PyTorch does not survive; None where there
+    are none such."""
     namespace, _, called = str(func).partition(".")
-    return namespace == "aten" and called.partition(".")[0] in _BAGS
+    name = called.partition(".")[0] if namespace == "aten" else ""
+    return _require_bags if name in _BAGS else _require_steps if name == _RECURRENT_LAYER else None
 
 
 def _require_bags(arguments: Sequence[Any]) -> None:
@@ -68,12 +74,22 @@ def _require_bags(arguments: Sequence[Any]) -> None:
         )
 
 
+def _require_steps(arguments: Sequence[Any]) -> None:
+    """oneDNN divides by the sizes of a recurrence in bfloat16; in other types it refuses them itself."""
+    steps, rows = arguments[0].shape[:2]
+    if not steps or not rows:
+        raise RuntimeError(
+            f"{_RECURRENT_LAYER}: {steps} steps of {rows} sequences as {arguments[0].dtype}, which PyTorch "
+            f"does not survive"
+        )
+
+
 def _may_end_the_process(module: nn.Module) -> bool:
     for part in module.modules():
         if isinstance(part, (nn.EmbeddingBag, torch.jit.ScriptModule)):
             return True
         if isinstance(part, GraphModule):
-            if any(_is_of_bags(node.target) for node in part.graph.nodes):
+            if any(_requirement(node.target) for node in part.graph.nodes):
                 return True
         elif _mentions_bags(type(part).__module__):
             return True

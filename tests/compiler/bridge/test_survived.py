@@ -81,3 +81,47 @@ def test_a_model_with_bags_loads_and_answers(mode: str, tmp_path: Path) -> None:
             model.call(IDS, NONE)
     else:
         assert model.call(IDS, NONE)[0].shape == (0, 8)
+
+
+class Recurrent(nn.Module):
+    """In autocast PyTorch makes a call of oneDNN's of it, where there is something to do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.recurrent = nn.LSTM(8, 8, num_layers=2, bidirectional=True, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.recurrent(x)[0]
+
+
+def recurrent() -> nn.Module:
+    return Recurrent().eval()
+
+
+@pytest.mark.parametrize("sizes", [(0, 0), (3, 0), (0, 3)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_recurrence_over_nothing_is_refused(sizes: tuple[int, int], dtype: torch.dtype) -> None:
+    call = surviving_call(torch.ops.aten.mkldnn_rnn_layer.default)
+    x, state = torch.ones(*sizes, 8, dtype=dtype), torch.ones(1, sizes[1], 8, dtype=dtype)
+    weight, bias = torch.ones(32, 8, dtype=dtype), torch.ones(32, dtype=dtype)
+    fixed = (False, [], 2, 8, 1, True, False, False, False)
+    with pytest.raises(RuntimeError, match=rf"{sizes[0]} steps of {sizes[1]} sequences as {dtype}"):
+        call(x, weight, weight, bias, bias, state, state, *fixed)
+
+
+def test_a_recurrence_in_autocast_loads_and_answers_empty_requests(tmp_path: Path) -> None:
+    inputs = (InputDeclaration("x", "float32", ("n", "m", 8)),)
+    source = ModelSource("recurrent", "1", f"{__name__}:recurrent", inputs=inputs)
+    store = open_store(tmp_path)
+    key = compile_model(source, store, CompileOptions(optimisation="-O0")).artifact_key
+    model = load_model(source, key, store)
+    assert not model.report.quarantined
+    for sizes in ((2, 5), (0, 3), (1, 1)):
+        x = torch.randn(*sizes, 8)
+        with torch.no_grad():
+            wanted = recurrent()(x)
+        torch.testing.assert_close(model.call(x)[0], wanted, atol=2e-2, rtol=2e-2, check_dtype=sizes[0] > 0)
+    with pytest.raises(CompilerError):
+        model.call(torch.zeros(0, 0, 8))
