@@ -4,7 +4,9 @@ bad index would stop the device for good, so it is found before the operator run
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,12 @@ class Indexed:
     wraps: bool = False
     sizes: int | None = None
     ignored: int | None = None
+
+
+def axes(first: int, spanned: Iterable[int]) -> Iterable[int]:
+    """The axis that each entry of a list of indices reads, from `first` on: each follows those that the ones
+    before it span, which is one axis, and of a mask as many as it has."""
+    return accumulate(spanned, initial=first)
 
 
 IGNORED = -100  # where the argument is left out

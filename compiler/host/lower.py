@@ -11,7 +11,7 @@ from dataclasses import replace
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import TRUE, ZERO, as_expr, equal, product, size
 from dlcb.compiler.host.index_origin import origin
-from dlcb.compiler.host.indexed import IGNORED, INDEXED, Indexed
+from dlcb.compiler.host.indexed import IGNORED, INDEXED, Indexed, axes
 from dlcb.compiler.host.program import (
     Binding,
     Buffer,
@@ -364,13 +364,15 @@ class _Lowering:
             table = _input(arguments, row.table, node)
             axis = row.axis if row.axis_argument is None else arguments[row.axis_argument]
             indices = arguments[row.indices]
-            for offset, placeholder in enumerate(indices if isinstance(indices, tuple) else (indices,)):
-                if not (isinstance(placeholder, str) and placeholder.startswith("$")):
-                    continue
-                value = node.inputs[int(placeholder[1:])]
-                if value.dtype.kind == "bool" or value.dtype.is_float:
-                    continue  # a mask, or shares of classes
-                extent = table.shape[(axis + offset) % table.rank]
+            entries = [
+                node.inputs[int(each[1:])] if isinstance(each, str) and each.startswith("$") else None
+                for each in (indices if isinstance(indices, tuple) else (indices,))
+            ]
+            spanned = (1 if value is None or not _is_mask(value) else value.rank for value in entries)
+            for value, place in zip(entries, axes(axis, spanned), strict=False):
+                if value is None or _is_mask(value) or value.dtype.is_float:
+                    continue  # a float: shares of classes
+                extent = table.shape[place % table.rank]
                 if row.flat or row.sizes is not None:
                     extent = product(table.shape if row.sizes is None else arguments[row.sizes])
                 low = ZERO - extent if row.wraps else ZERO
@@ -390,6 +392,10 @@ def _three(numbers: Sequence[Expr | int]) -> tuple[Expr, Expr, Expr]:
 
 def _input(arguments: Sequence[object], position: int, node: Node) -> Value:
     return node.inputs[int(str(arguments[position])[1:])]
+
+
+def _is_mask(indices: Value) -> bool:
+    return indices.dtype.name in ("bool", "uint8")
 
 
 def _ignored(row: Indexed, arguments: Sequence[object]) -> int | None:

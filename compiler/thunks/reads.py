@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlcb.compiler.errors import IndexRangeError
-from dlcb.compiler.host.indexed import IGNORED, INDEXED, Indexed
+from dlcb.compiler.host.indexed import IGNORED, INDEXED, Indexed, axes
 
 # what PyTorch makes of operators in INDEXED before it runs them, with the same arguments in the same places
 _WITHIN = {
@@ -59,7 +59,8 @@ class Reads(TorchDispatchMode):
             return args
         several = isinstance(given, (list, tuple))
         kept = []
-        for offset, indices in enumerate(given if several else (given,)):
+        entries = given if several else (given,)
+        for indices, place in zip(entries, axes(axis, map(_spanned, entries)), strict=False):
             if not _are_indices(indices):
                 kept.append(indices)
                 continue
@@ -67,7 +68,7 @@ class Reads(TorchDispatchMode):
             if row.sizes is not None:
                 extent = math.prod(args[row.sizes])
             elif not extent:
-                extent = table.shape[(axis + offset) % table.dim()]
+                extent = table.shape[place % table.dim()]
             ignored = (args[row.ignored] if len(args) > row.ignored else IGNORED) if row.ignored else None
             low = -extent if row.wraps else 0
             kept.append(self._within(operator, indices, low, extent, ignored))
@@ -119,6 +120,13 @@ def _are_indices(indices: object) -> bool:
     if not isinstance(indices, torch.Tensor) or not indices.numel():
         return False
     return indices.dtype in (torch.int32, torch.int64)
+
+
+def _spanned(indices: object) -> int:
+    """How many axes of the table they are for."""
+    if isinstance(indices, torch.Tensor) and indices.dtype in (torch.bool, torch.uint8):
+        return indices.dim()
+    return 1
 
 
 def _unravelled(offset: int, shape: Sequence[int]) -> tuple[int, ...]:

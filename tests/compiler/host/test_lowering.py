@@ -7,9 +7,9 @@ import compiled_graphs
 import pytest
 import torch
 
-from dlcb.compiler.dtype import FLOAT32, INT64
+from dlcb.compiler.dtype import BOOL, FLOAT32, INT64
 from dlcb.compiler.errors import GuardError, IndexRangeError
-from dlcb.compiler.expr.node import as_expr, evaluate_all, size
+from dlcb.compiler.expr.node import ZERO, as_expr, evaluate_all, size
 from dlcb.compiler.host.index_origin import origin
 from dlcb.compiler.host.program import POSITION, EagerCall, Launch, LibraryCall, Program
 from dlcb.compiler.ir import ops
@@ -165,6 +165,28 @@ def test_an_eager_node_that_indexes_is_checked(build, store: LayeredStore) -> No
         thunk.run([x, torch.tensor([4, 5, 2])])
     with pytest.raises(IndexRangeError, match="where 0 to 5 is allowed"):
         thunk.run([torch.randn(6, 4), torch.tensor([4, 5, -1])])
+
+
+def test_indices_beside_a_mask_are_checked_against_the_axis_behind_all_that_it_spans(
+    build, store: LayeredStore
+) -> None:
+    n = build.system.fresh("n")
+    x = build.input("x", (as_expr(3), as_expr(2), n), FLOAT32)
+    mask, ids = build.input("mask", (as_expr(3), as_expr(2)), BOOL), build.input("ids", (1,), INT64)
+    out = build.apply(
+        ops.eager,
+        x,
+        mask,
+        ids,
+        target="aten.index_put.default",
+        arguments=("$0", ("$1", "$2"), "$0"),
+        shapes=((as_expr(3), as_expr(2), n),),
+        dtypes=(FLOAT32,),
+    )
+    (segment,) = compiled_graphs.compiled(build.build(out), {}, store).program.segments
+    (step,) = segment.steps
+    (check,) = step.checks
+    assert (check.tensor, check.check.low, check.check.high) == ("ids", ZERO - n, n)
 
 
 def test_a_guard_over_a_size_that_nothing_makes_leaves_the_others(build, store: LayeredStore) -> None:

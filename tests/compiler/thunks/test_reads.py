@@ -117,6 +117,23 @@ def test_negative_indices_masks_and_classes_that_mean_nothing_are_right(watched:
         torch.testing.assert_close(thunk_of(function, watched).run((x, ids)).outputs[0], function(ids) * x)
 
 
+@pytest.mark.parametrize("watched", [False, True], ids=["cpu", "as_on_cuda"])
+def test_indices_beside_a_mask_are_of_the_axis_behind_all_that_it_spans(watched: bool) -> None:
+    table, mask = torch.arange(30.0).view(2, 3, 5), torch.tensor([[True, False, True], [False, True, False]])
+    for function in (
+        lambda ids: table[mask, ids],
+        lambda ids: table.permute(2, 0, 1)[ids, mask],
+        lambda ids: torch.zeros(2, 3, 5).index_put((mask, ids), torch.tensor(1.0)),
+    ):
+        thunk, x = thunk_of(function, watched), torch.ones(1)
+        for right in ([4], [-5], [4, 0, -1]):
+            ids = torch.tensor(right)
+            torch.testing.assert_close(thunk.run((x, ids)).outputs[0], function(ids) * x)
+        for wrong in (5, -6):
+            with pytest.raises(IndexRangeError, match=rf"'ids' holds {wrong} at .*, where -5 to 4"):
+                thunk.run((x, torch.tensor([wrong])))
+
+
 def test_of_an_axis_without_elements_nothing_is_read() -> None:
     with pytest.raises(IndexRangeError, match="holds 0 at position"):
         thunk_of(lambda ids: F.embedding(ids, torch.zeros(0, 4)), True).run((torch.ones(1), IDS))
