@@ -12,6 +12,7 @@ import time
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing import Pipe
+from pathlib import Path
 from types import TracebackType
 
 from dlcb.compiler.kgen.handover import from_bytes, to_bytes
@@ -25,11 +26,13 @@ logger = logging.getLogger("dlcb.compiler.kgen")
 ENOUGH_CORES = 6  # for the compiler's own threads, and some for these
 _WORTH = 24  # pointwise groups, or what takes as long: less is made here sooner
 _PATIENCE = 2 * SECONDS  # by the clock
-# numpy's threads would be forked, and are not needed
+_PACKAGE = str(Path(__file__).parents[3])  # where the package lies
+# Numpy's threads would be forked, and are not needed. Of this process' path it gets none: models' folders may
+# stand there, with files named as Python's own, which this process has loaded long since.
 _START = """
 import os, sys
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
-sys.path[:] = {path!r}
+sys.path.append({package!a})
 from dlcb.compiler.kgen.helper import main
 main({descriptor})
 """
@@ -42,7 +45,8 @@ class KernelProcesses:
     def __init__(self) -> None:
         self._ready = self._failed = False
         self._channel, theirs = Pipe()
-        command = [sys.executable, "-c", _START.format(path=sys.path, descriptor=theirs.fileno())]
+        start = _START.format(package=_PACKAGE, descriptor=theirs.fileno())
+        command = [sys.executable, "-P", "-c", start]
         with theirs:
             self._process = subprocess.Popen(
                 command,

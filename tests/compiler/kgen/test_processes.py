@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from kernel_programs import Program
@@ -167,6 +168,21 @@ def test_where_none_can_be_started_there_are_none(
     with kernel_processes(CUDA) as started:
         assert started is None
     assert "No such file" in caplog.text
+
+
+@pytest.mark.parametrize("here", [False, True], ids=["folder", "cwd"])
+def test_files_of_a_model_that_are_named_as_pythons_stay_unread(
+    here: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("multiprocessing", "numbers", "resource", "numpy", "dlcb"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'read')!r}, 'w')\nraise SystemExit")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["" if here else str(tmp_path), *sys.path, tmp_path / "it's no text"])
+    with KernelProcesses() as started:
+        assert started.is_ready(LOADED)
+        plan = norms()
+        assert started.generate(plan, CUDA)
+    assert not (tmp_path / "read").exists()
 
 
 _COMPILES = """
