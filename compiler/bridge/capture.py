@@ -161,7 +161,9 @@ def _exported(module: nn.Module, inputs: Mapping[str, torch.Tensor]) -> Exported
 
 
 def _writes(program: ExportedProgram) -> bool:
-    return any(_changes_in_place(node) for node in program.graph.nodes)
+    """Whether it changes tensors in place, or a part of it does that is a program of its own."""
+    parts = (each for each in program.graph_module.modules() if isinstance(each, torch.fx.GraphModule))
+    return any(_changes_in_place(node) for part in parts for node in part.graph.nodes)
 
 
 def _functional(program: ExportedProgram) -> ExportedProgram:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dlcb.compiler import CompileOptions, InputDeclaration, ModelSource, compile_model, load_model
 from dlcb.compiler.bridge.generalize import generalize
+from dlcb.compiler.errors import CaptureError
 from dlcb.compiler.ir import text
 from dlcb.compiler.loading import options_for
 from dlcb.compiler.options import Target
@@ -52,6 +53,55 @@ def exported(kind: str, path: Path, device: str = "cpu") -> str:
     file = str(path / f"{kind}.pt2")
     torch.export.save(program, file)
     return file
+
+
+class Writing(nn.Module):
+    """Changes tensors within such parts, and views of them that others see."""
+
+    def __init__(self, changed: str = "") -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.changed = nn.Linear(8, 8), changed
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        y = x * 2
+        view = y[:, 1:]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            z = self.linear(x)
+            z.add_(1)
+            z[:, :2].mul_(3)
+            view.mul_(3)
+            if self.changed:
+                getattr(self, self.changed).add_(1)
+        with torch.enable_grad():
+            y[:, 0] = 7
+            z = z * self.count
+        return y, z, view + 1
+
+
+def written(changed: str, path: Path) -> ModelSource:
+    module = Writing(changed).eval().requires_grad_(False)
+    sizes = ({0: torch.export.Dim("batch", max=512)},)
+    program = torch.export.export(module, (torch.randn(3, 8),), dynamic_shapes=sizes, strict=False)
+    torch.export.save(program, path / "written.pt2")
+    return ModelSource("written", "1", program=str(path / "written.pt2"), inputs=(X,))
+
+
+def test_what_parts_change_in_place_is_changed_for_who_reads_it_later(tmp_path: Path) -> None:
+    model_source, store = written("", tmp_path), open_store(tmp_path)
+    key = compile_model(model_source, store, CompileOptions(optimisation="-O0")).artifact_key
+    model = load_model(model_source, key, store)
+    assert model.report.tier == "dynamic", model.report.quarantined
+    for batch in (1, 2, 9):
+        x = torch.randn(batch, 8)
+        for ours, theirs in zip(model.call(x), Writing().eval()(x), strict=True):
+            torch.testing.assert_close(ours, theirs.detach(), atol=2e-2, rtol=2e-2)
+
+
+def test_a_part_that_leaves_something_behind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match="the program changes count"):
+        compile_model(written("count", tmp_path), open_store(tmp_path), CompileOptions(optimisation="-O0"))
 
 
 @pytest.mark.parametrize(
