@@ -24,6 +24,7 @@ from importlib.machinery import (
     SourcelessFileLoader,
 )
 from pathlib import Path
+from threading import RLock
 from types import CodeType
 from typing import Any
 
@@ -32,6 +33,11 @@ from dlcb.compiler.imports import UNKNOWN, Imports, imports_of, with_parents
 
 INSTALLED = frozenset({"site-packages", "dist-packages"})  # other people's modules lie below these
 NOT_OF_THE_MODEL = frozenset({"__main__", "__mp_main__", "dlcb"})  # the compiler's own sources are in the key
+
+# Held while code that is not ours is imported, or makes a module, on whichever thread: of two factories each
+# would draw the other's random numbers, and a package that puts another module in its own place, as
+# transformers does, gives a second thread that imports it meanwhile the first, which lacks most names.
+OTHERS_CODE = RLock()
 
 _when_loaded: dict[str, str] = {}  # digests of files, by their paths
 _imports: dict[str, Imports] = {}  # of what was loaded, by the same paths

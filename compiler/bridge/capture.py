@@ -35,7 +35,7 @@ from dlcb.compiler.bridge.regions import inlined
 from dlcb.compiler.bridge.stand_ins import HERE, Home
 from dlcb.compiler.bridge.unchanged import unchanged
 from dlcb.compiler.errors import CaptureError, CompilerError, DeclarationError
-from dlcb.compiler.modules import load_from_text, loaded
+from dlcb.compiler.modules import OTHERS_CODE, load_from_text, loaded
 from dlcb.compiler.source import ModelSource
 from dlcb.compiler.torchscript import is_torchscript
 
@@ -53,14 +53,15 @@ class ChangesItself(CaptureError):
 
 
 def load_module(source: ModelSource) -> nn.Module:
-    """The factory's module, in eval mode and without gradients; what it draws it draws in every process.
+    """The factory's module, in eval mode and without gradients; what it draws it draws in every process. One
+    factory of a process runs at a time, others wait.
     Raises CaptureError when there is no such factory or it fails."""
     if source.factory is None:
         raise CaptureError(f"model '{source.name}' has no factory", stage="capture")
     module_name, _, function_name = source.factory.partition(":")
     with contextlib.suppress(CaptureError):  # where there is no such module importing it says so
         load_from_text(source.factory)
-    with user_code(f"factory '{source.factory}'"), same_numbers():
+    with OTHERS_CODE, user_code(f"factory '{source.factory}'"), same_numbers():
         defining = importlib.import_module(module_name)
         factory = getattr(defining, function_name, None)
         if factory is None:

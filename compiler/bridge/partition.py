@@ -17,6 +17,7 @@ from dlcb.compiler.errors import UnsupportedOperator
 from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import evaluate
 from dlcb.compiler.ir.graph import Value
+from dlcb.compiler.modules import OTHERS_CODE
 
 _DTYPE, _DEVICE, _INPUT, _NUMBER, _KEYWORD = "dtype:", "device", "$", "#", "="
 _COMPLEX = "complex:"
@@ -111,8 +112,9 @@ def find(target: str) -> Callable[..., Any]:
     """The operator that "namespace.name.overload" names; an installed module that stands before it brings it.
     Raises UnsupportedOperator where there is none."""
     module, _, called = target.rpartition(_BROUGHT)
-    if module and is_installed(module):
-        importlib.import_module(module)
+    with OTHERS_CODE:
+        if module and is_installed(module):
+            importlib.import_module(module)
     namespace, name, overload = called.split(".")
     try:
         return getattr(getattr(getattr(torch.ops, namespace), name), overload)
@@ -123,7 +125,8 @@ def find(target: str) -> Callable[..., Any]:
 def is_installed(module: str) -> bool:
     """Whether a module lies where packages are installed, and is not a file of the user's own."""
     try:
-        spec = importlib.util.find_spec(module)
+        with OTHERS_CODE:  # it imports the packages on the way
+            spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
         return False
     places = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
