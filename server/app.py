@@ -160,7 +160,7 @@ def web_application(  # noqa: PLR0915 - a list of routes, one short function eac
 
     @web.get("/metrics", tags=["server"])
     async def scrape() -> Response:
-        return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(await metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     def refused(what: str) -> Callable[[], Any]:
         async def refuse() -> None:
