@@ -58,8 +58,15 @@ def _requirement(func: Any) -> Callable[[Sequence[Any]], None] | None:
 
 def _require_bags(arguments: Sequence[Any]) -> None:
     """PyTorch 2.13 divides indices among bags also where there are none, but in its quick sums of float32 and
-    narrower types."""
+    narrower types; and it reads what bags are said to begin and end at."""
     table, indices, offsets = arguments[:3]
+    if offsets.numel() and not offsets.is_cuda:
+        least, most = (int(x) for x in torch.aminmax(offsets))
+        if least < 0 or most > indices.numel():
+            raise RuntimeError(
+                f"embedding_bag: offsets of bags must lie in 0 to {indices.numel()}, the number of indices, "
+                f"found {least if least < 0 else most}"
+            )
     mode = arguments[4] if len(arguments) > 4 else 0
     last = len(arguments) > 7 and bool(arguments[7])
     padding = arguments[8] if len(arguments) > 8 else -1

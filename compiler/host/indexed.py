@@ -13,8 +13,8 @@ from itertools import accumulate
 class Indexed:
     """Positions in the operator's arguments: the `indices`, the `table` they point into, and the axis: fixed,
     or given by an argument. `flat`: they count through the whole table, or through the `sizes` of an
-    argument. `wraps`: negative ones count from the end. `ignored`: an argument has a value that means
-    nothing."""
+    argument. `wraps`: negative ones count from the end. `ends`: they may be the place behind the last one.
+    `ignored`: an argument has a value that means nothing."""
 
     indices: int
     table: int
@@ -22,6 +22,7 @@ class Indexed:
     axis_argument: int | None = None
     flat: bool = False
     wraps: bool = False
+    ends: bool = False
     sizes: int | None = None
     ignored: int | None = None
 
@@ -37,12 +38,13 @@ IGNORED = -100  # where the argument is left out
 _ALONG = (Indexed(indices=2, table=0, axis_argument=1),)  # f(table, axis, indices, ...)
 _ALONG_FROM_THE_END = (Indexed(indices=2, table=0, axis_argument=1, wraps=True),)
 _FLAT = (Indexed(indices=1, table=0, flat=True, wraps=True),)
+_BAGS = (Indexed(indices=1, table=0), Indexed(indices=2, table=1, ends=True))  # and where each bag begins
 _CLASSES = (Indexed(indices=1, table=0, axis=1, ignored=4),)  # axis 0 of a table without rows
 
 INDEXED: dict[str, tuple[Indexed, ...]] = {
     "aten.embedding.default": (Indexed(indices=1, table=0),),
-    "aten.embedding_bag.default": (Indexed(indices=1, table=0),),
-    "aten.embedding_bag.padding_idx": (Indexed(indices=1, table=0),),
+    "aten.embedding_bag.default": _BAGS,
+    "aten.embedding_bag.padding_idx": _BAGS,
     "aten.index_select.default": _ALONG,
     "aten.gather.default": _ALONG,
     "aten.index_add.default": _ALONG,

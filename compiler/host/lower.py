@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from dlcb.compiler.expr.dag import Expr
-from dlcb.compiler.expr.node import TRUE, ZERO, as_expr, equal, product, size
+from dlcb.compiler.expr.node import ONE, TRUE, ZERO, as_expr, equal, product, size
 from dlcb.compiler.host.index_origin import origin
 from dlcb.compiler.host.indexed import IGNORED, INDEXED, Indexed, axes
 from dlcb.compiler.host.program import (
@@ -376,7 +376,7 @@ class _Lowering:
                 if row.flat or row.sizes is not None:
                     extent = product(table.shape if row.sizes is None else arguments[row.sizes])
                 low = ZERO - extent if row.wraps else ZERO
-                check = self._index_check(value, low, extent)
+                check = self._index_check(value, low, extent + ONE if row.ends else extent)
                 checks.append(CheckedTensor(value.name, check, _ignored(row, arguments)))
         return tuple(checks)
 

@@ -71,7 +71,7 @@ class Reads(TorchDispatchMode):
                 extent = table.shape[place % table.dim()]
             ignored = (args[row.ignored] if len(args) > row.ignored else IGNORED) if row.ignored else None
             low = -extent if row.wraps else 0
-            kept.append(self._within(operator, indices, low, extent, ignored))
+            kept.append(self._within(operator, indices, low, extent + row.ends, ignored))
         changed = list(args)
         changed[row.indices] = kept if several else kept[0]
         return tuple(changed)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from dlcb.compiler import CompileOptions, InputDeclaration, ModelSource, compile_model, load_model
 from dlcb.compiler.bridge.survived import surviving, surviving_call
-from dlcb.compiler.errors import CompilerError
+from dlcb.compiler.errors import CompilerError, IndexRangeError
 from dlcb.kernel_cache import open_store
 
 
@@ -51,6 +51,32 @@ def test_indices_in_no_bags_are_refused_where_pytorch_ends(kind: str, mode: str,
     call = surviving_call(torch.ops.aten.embedding_bag.default)
     with pytest.raises(RuntimeError, match="5 indices in 0 bags"):
         call(torch.zeros(20, 8, dtype=dtype), IDS, NONE, False, {"sum": 0, "mean": 1, "max": 2}[mode])
+
+
+@pytest.mark.parametrize("bad", [6, -1, 1 << 40])
+def test_bags_that_begin_outside_the_indices_are_refused(bad: int, tmp_path: Path) -> None:
+    offsets = torch.tensor([0, bad, 5])
+    module = made("sum", False)
+    with (
+        surviving(module),
+        pytest.raises(RuntimeError, match=f"in 0 to 5, the number of indices, found {bad}"),
+    ):
+        module(IDS, offsets)
+    inputs = (
+        InputDeclaration("ids", "int64", ("n",), values=(0, 20)),
+        InputDeclaration("offsets", "int64", ("bags",)),
+    )
+    arguments = {"mode": "sum", "called": False}
+    source = ModelSource("bags", "1", f"{__name__}:made", arguments=arguments, inputs=inputs)
+    store = open_store(tmp_path)
+    key = compile_model(source, store, CompileOptions(optimisation="-O0")).artifact_key
+    model = load_model(source, key, store)
+    ends = torch.tensor([0, 5, 5])  # the last two bags are empty
+    torch.testing.assert_close(model.call(IDS, ends)[0], module(IDS, ends))
+    with pytest.raises(CompilerError, match=str(bad)) as found:
+        model.call(IDS, offsets)
+    if not model.report.quarantined:
+        assert isinstance(found.value, IndexRangeError) and found.value.input == "offsets"
 
 
 def test_quick_sums_are_left_alone() -> None:
