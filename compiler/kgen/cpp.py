@@ -4,19 +4,21 @@ accumulator for each lane of a block."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from dlcb.compiler.dtype import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32, INT64, UINT8, DType
 from dlcb.compiler.expr.dag import Expr, toposort
-from dlcb.compiler.expr.node import ONE, ZERO, apply, index, product
+from dlcb.compiler.expr.node import ONE, TRUE, ZERO, apply, index, product
 from dlcb.compiler.expr.ops import TRANSCENDENTAL, cost_of
+from dlcb.compiler.ir.graph import Value
 from dlcb.compiler.kgen.coords import Element
 from dlcb.compiler.kgen.cstyle import ATOM, JOINS, Call, Spelled, inside, tables
 from dlcb.compiler.kgen.lower import Lowering, Scope, identifier, identity
-from dlcb.compiler.kgen.schedule import beneath, extent, is_serial, kept_loops, worth_keeping
+from dlcb.compiler.kgen.schedule import Nest, beneath, extent, is_serial, kept_loops, worth_keeping
 from dlcb.compiler.kgen.verify import conditions
+from dlcb.compiler.shapes.system import System
 
 BLOCK_START = index("begin", ONE)  # stands for the block of lanes, in which accumulators live
 BLOCK_END = index("end", ONE)
@@ -54,6 +56,27 @@ class Cpp(Lowering):
     table: ClassVar = tables(exp=Call("exp_of"), erf=Call("erf_of"))
     # where threads may share the work: the text of how much it is, and how much is worth a thread
     shared: tuple[str, int] | None = None
+
+    def __init__(self, nest: Nest, tensors: Mapping[str, Value], system: System) -> None:
+        super().__init__(nest, tensors, system)
+        self.pointers: dict[str, str] = {}  # further ones to a buffer, and its name
+        self._guarded: dict[
+            tuple[str, Expr], dict[Expr, str]
+        ] = {}  # by buffer and guard, each load's pointer
+
+    def memory(self, load: Expr) -> str:
+        """Each of several reads of a buffer under one condition has a pointer of its own, which the compiler
+        cannot know to be the same: GCC before 12.4 and 13.3 joins such reads to one masked read of a vector,
+        and forgets to shuffle it (PR 114375)."""
+        buffer, guard = str(load.value), load.args[1]
+        if guard is TRUE:
+            return buffer
+        names = self._guarded.setdefault((buffer, guard), {})
+        if load not in names:
+            names[load] = self.fresh(f"{buffer}_") if names else buffer
+            if names[load] != buffer:
+                self.pointers[names[load]] = buffer
+        return names[load]
 
     def run(self) -> list[str]:
         """The lines of the kernel's body."""
@@ -525,6 +548,9 @@ def function(name: str, lowering: Cpp, lines: Sequence[str]) -> str:
     arguments += [(v.dtype.cpp, name) for v, name in lowering.results.items()]
     for place, (kind, buffer) in enumerate(arguments):
         head.append(f"    {kind}* __restrict__ {buffer} = static_cast<{kind}*>(buffers[{place}]);")
+    for pointer, buffer in lowering.pointers.items():
+        head.append(f"    auto* __restrict__ {pointer} = {buffer};")
+        head.append(f'    asm("" : "+r"({pointer}));')
     place, places = 0, dict[str, int]()
     for parameter in lowering.parameters:
         places[parameter.name] = place

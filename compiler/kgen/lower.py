@@ -152,6 +152,10 @@ class Lowering(ABC):
         self._rows_kept |= self._fresh_rows
         self._fresh_rows = {}
 
+    def memory(self, load: Expr) -> str:
+        """The name of the buffer that `load` reads."""
+        return str(load.value)
+
     def local_type(self, node: Expr) -> str:
         return self.type_name(node.dtype)
 
@@ -261,7 +265,7 @@ class Lowering(ABC):
     def _spell(self, node: Expr, args: list[Spelled], home: Scope) -> Spelled:
         match node.op:
             case "load":
-                element = f"{node.value}[{args[0][0]}]"
+                element = f"{self.memory(node)}[{args[0][0]}]"
                 if node.args[1] is TRUE:
                     return element, ATOM
                 return f"{inside(args[1], 4)} ? {element} : {self.zero(node.dtype)}", 3

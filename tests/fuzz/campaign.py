@@ -38,6 +38,7 @@ class Way:
     looked_up: bool = False
     values: int = CompileOptions.region_values
     interleaved: bool = False
+    optimisation: str = "-O1"  # the C++ compiler's level
 
     def program(self, seed: int) -> Program:
         if self.looked_up:
@@ -93,7 +94,9 @@ def campaign(seeds: Sequence[int], way: Way, tally: Tally) -> None:
         tally.kernels += len(each.kernels)
         tally.covered.update(operators(graph(program)))
     try:
-        models = load([each for _, each, _ in batch], [given for *_, given in batch], way.store)
+        models = load(
+            [each for _, each, _ in batch], [given for *_, given in batch], way.store, way.optimisation
+        )
     except Exception:  # some program's: each alone tells which
         for program, *_ in batch:
             _alone(program, way, tally)
@@ -117,7 +120,7 @@ def _prepared(program: Program, way: Way) -> tuple[Ready, Parameters]:
 def _alone(program: Program, way: Way, tally: Tally) -> None:
     try:
         each, parameters = _prepared(program, way)
-        (model,) = load([each], [parameters], way.store)
+        (model,) = load([each], [parameters], way.store, way.optimisation)
         verdict = way.judge(program, each, model)
     except Exception as error:
         tally.failures.append(_failure(program, "run", error))

@@ -73,7 +73,10 @@ def _renamed(step: Step, prefix: str) -> Step:
 
 
 def load(
-    programs: Sequence[Ready], parameters: Sequence[Mapping[str, torch.Tensor]], store: LayeredStore
+    programs: Sequence[Ready],
+    parameters: Sequence[Mapping[str, torch.Tensor]],
+    store: LayeredStore,
+    optimisation: str = "-O1",
 ) -> list[CompiledModel]:
     """The programs' models, compiled together by one run of a compiler (none where the store holds the
     unit)."""
@@ -81,7 +84,7 @@ def load(
     names = [kernel.name for kernel_set in kernels for kernel in kernel_set.variants]
     unit = ""
     if kernels:
-        options = CompileOptions(target=programs[0].target, optimisation="-O1")
+        options = CompileOptions(target=programs[0].target, optimisation=optimisation)
         text = translation_unit(kernels, options.target)
         unit = build_unit(text, names, options.target, options, store)
     device: Device = CpuDevice() if not programs or programs[0].target.kind == "cpp" else CudaDevice()

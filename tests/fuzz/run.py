@@ -44,6 +44,7 @@ def main() -> int:
         help="that a region may compute for an element before it is divided",
     )
     parser.add_argument("--target", choices=("cpp", "cuda"), default="cpp")
+    parser.add_argument("--optimisation", default="-O1", help="the C++ compiler's level; the server's is -O2")
     given = parser.parse_args()
     faulthandler.enable()  # a library may end the process
     torch.set_num_threads(1)
@@ -52,7 +53,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         target = Target.cpp() if given.target == "cpp" else options_for("cuda").target
         drawn = (given.bridge, target, given.casts, given.looked_up, given.values, given.interleaved)
-        way = Way(given.shapes, open_store(Path(folder)), *drawn)
+        way = Way(given.shapes, open_store(Path(folder)), *drawn, given.optimisation)
         for first in range(given.seed, given.seed + given.programs, given.batch):
             last = min(first + given.batch, given.seed + given.programs)
             campaign(range(first, last), way, tally)

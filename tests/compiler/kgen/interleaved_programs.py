@@ -63,6 +63,18 @@ def stacks(p: Program) -> list[Value]:
     return [*(stacked(p, *parts[:k]) for k in (2, 3, 5, 8, 9)), interleaved(p, *parts[:4])]
 
 
+def padded_pairs(p: Program) -> list[Value]:
+    """Pairs that are read under one condition, stored turned, and as their sum and difference."""
+    made = []
+    for name, dtype in (("x", FLOAT32), ("h", FLOAT16), ("k", INT64), ("b", UINT8)):
+        rows = p.pad(p.tensor(name, "n 4", dtype), low=(0, 0), high=(2, 0), value=3)
+        pairs = p.reshape(rows, shape=(rows.shape[0] * 2, 2))
+        one, other = (p.select(pairs, axis=1, index=place) for place in range(2))
+        made += [stacked(p, other, one), p.flip(pairs, axes=(1,))]
+        made += [p.flip(rows, axes=(1,)), stacked(p, p.add(one, other), p.sub(other, one))]
+    return made
+
+
 def interleaved_twice(p: Program) -> Value:
     x, y = p.tensor("x", "n m"), p.tensor("y", "n m")
     both = interleaved(p, x, p.neg(y))
