@@ -51,6 +51,27 @@ def beyond(
     return turned
 
 
+def sides(
+    scope: Scope, condition: Expr, first: Bindings, least: int, asked: Sequence[Expr]
+) -> Iterator[dict[str, int]]:
+    """The sizes nearest to the first trace's at which `condition` fails, and nothing else that is `asked` or
+    that the branches need: below and above, for each dim in it. On one side the program may refuse what it
+    takes on the other."""
+    needed = [each.condition for each in scope.kept] + list(asked)
+    for name in sorted(symbol.value for symbol in condition.free):
+        dim = scope.dim(name)
+        if name in scope.limits:
+            continue
+        below = range(first[name] - 1, max(dim.low, least) - 1, -1)
+        above = range(first[name] + 1, min(dim.high or FARTHEST, FARTHEST) + 1)
+        for reach in (below, above):
+            moves = (scope.prober.moved(first, name, size) for size in reach)
+            failing = (sizes for sizes in moves if not holds(condition, sizes))
+            fit = (s for s in failing if all(holds(each, s) for each in needed if each is not condition))
+            if (found := next(fit, None)) is not None:
+                yield found
+
+
 def emptied(scope: Scope, condition: Expr, first: Bindings) -> Iterator[dict[str, int]]:
     """The first trace's sizes with one of them 0 where `condition` fails then; batches come last, which are
     rarely what a branch is for."""

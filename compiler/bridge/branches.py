@@ -27,11 +27,13 @@ class Branch:
 @dataclass(frozen=True)
 class Branches:
     """All branches that were met. `missing` says why there may be more; empty when there are none. `seen` are
-    the calls that were met, with their numbers as expressions."""
+    the calls that were met, with their numbers as expressions. `units` are those of `found` that hold a size
+    at the number 0 or 1, which PyTorch took it for."""
 
     found: tuple[Branch, ...]
     missing: str = ""
     seen: Seen = field(default_factory=Seen, compare=False)
+    units: tuple[Expr, ...] = ()
 
 
 def either(crossed: Sequence[Branch], beyond: Sequence[Branch]) -> list[Branch]:

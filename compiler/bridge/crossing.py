@@ -7,7 +7,7 @@ import time
 from collections import deque
 
 from dlcb.compiler.bridge.aligned import Disagreement, align
-from dlcb.compiler.bridge.beyond import beyond, farther, few, shape_rules
+from dlcb.compiler.bridge.beyond import beyond, farther, few, shape_rules, sides
 from dlcb.compiler.bridge.branches import Branch, Branches, alternatives, either, opposites
 from dlcb.compiler.bridge.lower import Lowered
 from dlcb.compiler.bridge.probes import Bindings
@@ -40,8 +40,8 @@ def cross_branches(
         if sizes is None or branch not in scope.kept:
             continue
         if not scope.prober.accepts(sizes):  # perhaps for what a shape rule asks
-            fitting = beyond(scope, branch.condition, examples[0], least=2, asked=shape_rules(scope, system))
-            if fitting is None or fitting == sizes or not scope.prober.accepts(fitting):
+            fitting = _fitting(scope, branch, examples[0], system)
+            if fitting is None:
                 scope.refused.append(branch)  # of what else fails there nothing is known
                 continue
             sizes = fitting
@@ -78,6 +78,14 @@ def cross_branches(
         examples, scope.kept = tried, [*without, *deeper]
         ahead.extend(deeper)
     return lowered, system, tuple(examples)
+
+
+def _fitting(scope: Scope, branch: Branch, first: Bindings, system: System) -> dict[str, int] | None:
+    """Sizes beyond a branch that the program takes, among those that the shape rules take."""
+    rules = shape_rules(scope, system)
+    nearest = beyond(scope, branch.condition, first, least=2, asked=rules)
+    tries = (nearest, *sides(scope, branch.condition, first, 2, rules))
+    return next((each for each in tries if each is not None and scope.prober.accepts(each)), None)
 
 
 def _is_alike(scope: Scope, first: Bindings, sizes: Bindings) -> bool:

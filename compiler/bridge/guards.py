@@ -31,6 +31,7 @@ from dlcb.compiler.bridge.recorder import TOO_LONG, Recorder, line_of, place_of
 from dlcb.compiler.bridge.seen import Numbers, Place, Seen, is_result, numbers, result_place, result_sizes
 from dlcb.compiler.bridge.stand_ins import HERE, Home, StandIns
 from dlcb.compiler.bridge.symbolic import Untranslatable, condition, number
+from dlcb.compiler.bridge.symbolic_calls import ONES_ARE_NUMBERS
 from dlcb.compiler.bridge.unchanged import unchanged
 from dlcb.compiler.bridge.whole_windows import whole_axes, with_numbers
 from dlcb.compiler.errors import CaptureError
@@ -79,6 +80,7 @@ class _Calls(FakeCalls):
         super().__init__(stand_ins, symbolic=True)
         self.recorder = recorder
         self.calls: list[Met] = []
+        self.units: list[tuple[Any, str]] = []  # sizes that are numbers in results, with the user's line
 
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         self.recorder.hurry()
@@ -89,7 +91,9 @@ class _Calls(FakeCalls):
             self._paired(args[0])
         if func in ASK_FOR_SIZES and isinstance(size := args[0].shape[args[1]], torch.SymInt):
             self.recorder.asked.append((size.node.expr, self.recorder.value(size), "TorchScript"))
+        met = len(self.recorder.units)
         result = super().call(func, args, kwargs)
+        self._lost(func, args, result, self.recorder.units[met:])
         given |= result_sizes(result)  # PyTorch may run it, and then only PyTorch knows them
         if given:
             self.calls.append((str(func), user_place(sys._getframe(1)), given))
@@ -112,6 +116,22 @@ class _Calls(FakeCalls):
         made = result.new_empty(shape)
         del self.calls[first + 1 :]
         return made
+
+    def _lost(self, func: Any, args: tuple, result: Any, units: Sequence[Any]) -> None:
+        """Sizes of 0 or 1 that PyTorch asked for, and that are no more in the result: there they are numbers,
+        whatever follows from them."""
+        tensors = result if isinstance(result, (list, tuple)) else (result,)
+        sizes: list[Any] = [size for each in tensors if isinstance(each, torch.Tensor) for size in each.shape]
+        if func in ONES_ARE_NUMBERS:
+            given: list[Any] = [size for size in args[0].shape if isinstance(size, torch.SymInt)]
+            units = [*units, *(size.node.expr for size in given if self.recorder.value(size) == 1)]
+        if not units or all(isinstance(size, torch.SymInt) for size in sizes):
+            return
+        left = [each.node.expr for each in sizes if isinstance(each, torch.SymInt)]
+        for unit in dict.fromkeys(units):
+            if unit.free_symbols and not any(each.has(unit) for each in left):
+                place = place_of(sys._getframe(2))
+                self.units.append((sympy.Eq(unit, unit.xreplace(self.recorder.hints)), place))
 
     def _squeezed(self, x: torch.Tensor, axes: Any = None) -> None:
         """Code may go by the number of axes that are left."""
@@ -192,22 +212,34 @@ def collect(
         if not assumed.is_const:
             taken = bool(getattr(answer, "is_number", type(answer) in (int, float)))
             found.setdefault(assumed, Branch(assumed, place, taken))
+    units: list[Expr] = []
+    for expression, place in forward.units:
+        try:
+            unit = condition(expression, True, symbols)
+        except Untranslatable as error:
+            missing = missing or f"the condition {error} at {place} has no counterpart"
+            continue
+        if not unit.is_const:
+            units.append(unit)
+            found.setdefault(unit, Branch(unit, place))
     seen, unsaid = _seen(forward.calls, symbols)
     missing = missing or unsaid
     seen.complete = not missing  # else numbers in it may follow sizes unseen
-    return Branches(tuple(found.values()), missing, seen)
+    return Branches(tuple(found.values()), missing, seen, tuple(dict.fromkeys(units)))
 
 
 @dataclass(frozen=True)
 class _Forward:
     """What one symbolic forward was asked, and what it called. `symbols`: what PyTorch's stand for;
-    `on_values`: it ended where values of tensors decide."""
+    `on_values`: it ended where values of tensors decide; `units`: what made numbers of sizes in results, with
+    the user's line."""
 
     recorder: Recorder
     symbols: Mapping[Any, Expr]
     calls: Sequence[Met]
     missing: str
     on_values: bool
+    units: Sequence[tuple[Any, str]] = ()
 
 
 def _forward(
@@ -263,7 +295,8 @@ def _forward(
         casts = forward is not None and forward.casts.made
         missing = unlike_real(module, inputs, recorder.way, home, casts)
     missing = next(iter(recorder.unfollowed), missing)
-    return _Forward(recorder, symbols, calls, missing, on_values)
+    units = forward.units if forward is not None else ()
+    return _Forward(recorder, symbols, calls, missing, on_values, units)
 
 
 def _seen(calls: Sequence[Met], symbols: Mapping[Any, Expr]) -> tuple[Seen, str]:

@@ -23,8 +23,10 @@ def hold_unmoved(scope: Scope, first: Bindings) -> None:
             _tie(scope, first, dim.name, other)
         elif not _leads(scope, first, dim):
             branched = any(dim.symbol in branch.condition.free for branch in scope.kept)
+            # of a dim that is held otherwise another size may be what this one needs to move
+            others_held = any(not limit.refused for limit in scope.limits.values())
             why, final = _refusal(scope, first, dim)
-            scope.hold(dim.name, first[dim.name], why, refused=final and not branched)
+            scope.hold(dim.name, first[dim.name], why, refused=final and not (branched or others_held))
 
 
 def hold_culprits(scope: Scope, first: Bindings, error: CompilerError) -> None:

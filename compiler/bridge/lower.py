@@ -302,7 +302,7 @@ class _Lowering:
         if function is operator.getitem or getattr(function, "__module__", "") in ("_operator", "operator"):
             return function(*arguments, **keywords)
         raise CaptureError(
-            f"{node.target} has no counterpart", stage="generalize", source_line=self.build.source
+            f"{_name_of(function)} has no counterpart", stage="generalize", source_line=self.build.source
         )
 
     def _check(self, row: tuple[FxNode, ...], result: Any) -> None:
@@ -319,14 +319,13 @@ class _Lowering:
     def _check_one(self, value: Value, tensor: torch.Tensor | TensorType, trace: int) -> None:
         if value.dtype is not from_torch(tensor.dtype) or value.rank != tensor.dim():
             raise UnsupportedOperator(
-                f"the row gives {value.type!r}, PyTorch {tensor.dtype} of rank {tensor.dim()}"
+                f"the shape rule gives {value.type!r}, PyTorch {tensor.dtype} of rank {tensor.dim()}"
             )
         for size, real in zip(value.shape, tensor.shape, strict=True):
             observed = self.sizes.observed(size)
             if observed is not None and isinstance(real, int) and observed[trace] != real:
-                raise UnsupportedOperator(
-                    f"the row gives the size {size!r} = {observed[trace]}, PyTorch {real}"
-                )
+                said = f"{size!r}" if size.is_const else f"{size!r} = {observed[trace]}"
+                raise UnsupportedOperator(f"the shape rule gives the size {said}, PyTorch {real}")
 
     def _remember(self, result: Any) -> None:
         for value in result if isinstance(result, (tuple, list)) else [result]:
@@ -582,3 +581,11 @@ _FLOAT_FORMS = (
     (lambda n: apply("sqrt", n), lambda n: n**0.5),
     (lambda n: apply("rsqrt", n), lambda n: n**-0.5),
 )
+
+
+def _name_of(function: Any) -> str:
+    """What a call of Python's is named to people."""
+    module, name = getattr(function, "__module__", "") or "", getattr(function, "__name__", "")
+    if module.startswith("torch._functorch"):  # names of its own
+        return "a function that torch.func transforms, as vmap does,"
+    return ".".join(filter(None, (module, name))) or str(function)

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from dlcb.compiler.bridge import capture
+from dlcb.compiler.bridge.agreement import without_fast_path
 from dlcb.compiler.bridge.record import Trace
 from dlcb.compiler.bridge.stand_ins import HERE, Home, refuse_home
 from dlcb.compiler.bridge.survived import surviving
@@ -101,6 +102,7 @@ class Prober:
                 unchanged(self.module),
                 surviving(self.module),
                 torch.no_grad(),
+                without_fast_path(),  # as it is served
                 self.home.labelled(),
             ):
                 self.module(*arguments, **keywords)

@@ -56,6 +56,7 @@ class Recorder(ShapeEnv):
         self.hints: dict[Any, sympy.Integer] = {}  # the sample's sizes
         self.unfollowed: list[str] = []  # what left no condition behind
         self.refused: list[str] = []  # calls that raised
+        self.units: list[Any] = []  # sizes that PyTorch's own code took for the number 0 or 1
         self.way = Way(self.traced)
         self.converting: set[str] = set()  # the user's modules that make plain numbers of symbolic ones
         self.within = 0  # calls of PyTorch that are running
@@ -149,9 +150,20 @@ class Recorder(ShapeEnv):
                 ):
                     self.converting.add(asker.f_globals.get("__name__", ""))
                 self.asked.append((expression, answer, place))
-            elif not self.within:
-                self.met(sys._getframe(1))
+            else:
+                self._unit(expression)
+                if not self.within:
+                    self.met(sys._getframe(1))
         return answer
+
+    def _unit(self, expression: Any) -> None:
+        """Note a size that PyTorch asks whether it is 0 or 1, where it is so at the sample: a broadcast goes
+        by the answer, and no condition is left behind."""
+        if not isinstance(expression, (sympy.Eq, sympy.Ne)):
+            return
+        for size, unit in (expression.args, reversed(expression.args)):
+            if unit in (0, 1) and self._at_sample(size) == unit:
+                self.units.append(size)
 
     def _get_stack_summary(self, *_: Any, **__: Any) -> tuple[SLoc, str]:
         """Whom PyTorch would name in a message: it loads its compilers to tell its own files from others."""

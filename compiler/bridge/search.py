@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from dlcb.compiler.bridge.aligned import Disagreement
-from dlcb.compiler.bridge.beyond import beyond, emptied
+from dlcb.compiler.bridge.beyond import beyond, emptied, sides
 from dlcb.compiler.bridge.branches import Branch
 from dlcb.compiler.bridge.capture import result_names
 from dlcb.compiler.bridge.captured import Captured
@@ -21,11 +21,13 @@ from dlcb.compiler.bridge.scope import A_BRANCH, Scope, fits
 from dlcb.compiler.bridge.symbolic import holds, opposite
 from dlcb.compiler.bridge.verdicts import BY_SHAPE, PROVEN, judge
 from dlcb.compiler.errors import CaptureError, ShapeError
+from dlcb.compiler.expr.dag import Expr
 from dlcb.compiler.expr.node import equal
 from dlcb.compiler.shapes.system import Guard, System
 
 _USUAL = 256  # a size that many models are cut for
-_TRIED = 6  # conditions of shape rules beyond which the program is tried
+_TRIED = 24  # conditions of shape rules beyond which the program is tried; further ones refuse nothing
+_MOVES = 3  # of the first trace
 
 
 class Search:
@@ -35,6 +37,7 @@ class Search:
     def __init__(self, scope: Scope, start: dict[str, int] | None = None) -> None:
         self.scope, self.start = scope, start
         self.turns: list[tuple[Branch, dict[str, int]]] = []  # what limits the graph, and sizes beyond it
+        self.untried: list[Branch] = []  # rules of shapes that PyTorch was not asked about
         self.usual: tuple[Branch, dict[str, int]] | None = None  # the same for sizes that are asked for most
         self.guards: tuple[Guard, ...] = ()
         self.outputs: tuple[str, ...] = ()
@@ -56,7 +59,7 @@ class Search:
             if scope.prober.tied:  # supposed, to find the first trace
                 scope.prober.tied = {}
                 relate(scope, first)
-            first = self._roomier(first)
+            first = self._apart(self._roomier(first))
         else:
             first = self.start
         self.outputs = tuple(result_names(scope.prober.trace(first), scope.source.outputs))
@@ -80,6 +83,25 @@ class Search:
         that for a number, and what follows from it too."""
         others = self.scope.prober.others(first, 1, lambda sizes: True)
         return min((first, *others), key=lambda sizes: self.scope.prober.trace(sizes).units)
+
+    def _apart(self, first: dict[str, int]) -> dict[str, int]:
+        """`first`, or other sizes at which PyTorch takes fewer sizes of results for the numbers 0 and 1."""
+        tried = [first]
+        met: list[Expr] = []
+
+        def apart(sizes: Bindings) -> bool:
+            return not any(holds(unit, sizes) for unit in met)
+
+        for _ in range(_MOVES):
+            units = self.scope.follow(tried[-1]).units
+            if not units:
+                break
+            met += units
+            others = self.scope.prober.others(first, 1, apart)
+            if not others:
+                break
+            tried += others
+        return min(tried, key=lambda sizes: len(self.scope.follow(sizes).units))
 
     def _agree(
         self, first: Bindings, others: list[dict[str, int]]
@@ -157,9 +179,13 @@ class Search:
             if sizes is not None:
                 self.turns.append((branch, sizes))
         for branch in derived[:_TRIED]:
-            sizes = beyond(scope, branch.condition, first, least=0)
-            if sizes is not None and self._serves(sizes):
-                self.turns.append((branch, sizes))
+            # at sizes that break another rule, that one may be what PyTorch refuses
+            nearest = beyond(scope, branch.condition, first, least=0, asked=asked)
+            others = sides(scope, branch.condition, first, 0, asked)
+            served = next(filter(self._serves, filter(None, (nearest, *others))), None)
+            if served is not None:
+                self.turns.append((branch, served))
+        self.untried = derived[_TRIED:]
 
     def _serves(self, sizes: Bindings) -> bool:
         """Whether the program takes these sizes; a forward is refused sooner than a trace, which knows types
@@ -186,7 +212,7 @@ class Search:
             if not limit.refused
         ]
         kept = [branch for branch in scope.kept if branch not in scope.refused]
-        return tuple(dict.fromkeys([*held, *kept, *(branch for branch, _ in self.turns)]))
+        return tuple(dict.fromkeys([*held, *kept, *(branch for branch, _ in self.turns), *self.untried]))
 
     def _limited(self, unproven: str) -> Callable[[str], bool]:
         """Whether sizes beyond the verdict's range may be right for the program, only not for this graph."""

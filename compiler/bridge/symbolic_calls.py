@@ -34,7 +34,7 @@ def result_like(
         return None
     ones = [type(size) is not int and sampled.of(size) == 1 for size in shape]
     if any(ones) and func not in _KEEP_ONES:  # which it takes for a number, and the user's code meets that
-        if func not in _ONES_ARE_NUMBERS:
+        if func not in ONES_ARE_NUMBERS:
             return None  # in some places
         shape = [1 if one else size for one, size in zip(ones, shape, strict=True)]
     return new(shape, found.dtype, args[0].device)
@@ -253,7 +253,7 @@ _VIEWS = frozenset(
     )
 )
 _KEEP_ONES = frozenset((_aten.view.default, _aten.reshape.default, _aten.linear.default))
-_ONES_ARE_NUMBERS = frozenset((_aten.layer_norm.default,))  # on every axis of the result
+ONES_ARE_NUMBERS = frozenset((_aten.layer_norm.default,))  # on every axis of the result
 # the order of the result is that of the operands
 _OF_ROWS = _WINDOWED | {_aten.add.Tensor, _aten.mul.Tensor, _aten.adaptive_avg_pool2d.default}
 
