@@ -66,7 +66,7 @@ class Cpp(Lowering):
 
     def memory(self, load: Expr) -> str:
         """Each of several reads of a buffer under one condition has a pointer of its own, which the compiler
-        cannot know to be the same: GCC before 12.4 and 13.3 joins such reads to one masked read of a vector,
+        cannot know to be the same: GCC 12.2, among others, joins such reads to one masked read of a vector,
         and forgets to shuffle it (PR 114375)."""
         buffer, guard = str(load.value), load.args[1]
         if guard is TRUE:
