@@ -27,8 +27,8 @@ class Branch:
 @dataclass(frozen=True)
 class Branches:
     """All branches that were met. `missing` says why there may be more; empty when there are none. `seen` are
-    the calls that were met, with their numbers as expressions. `units` are those of `found` that hold a size
-    at the number 0 or 1, which PyTorch took it for."""
+    the calls that were met, with their numbers as expressions. `units` hold a size at the number 0 or 1,
+    which PyTorch took it for: a trace at other sizes shows what it is."""
 
     found: tuple[Branch, ...]
     missing: str = ""

@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -80,7 +81,7 @@ class _Calls(FakeCalls):
         super().__init__(stand_ins, symbolic=True)
         self.recorder = recorder
         self.calls: list[Met] = []
-        self.units: list[tuple[Any, str]] = []  # sizes that are numbers in results, with the user's line
+        self.units: list[Any] = []  # sizes that are numbers in results
 
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         self.recorder.hurry()
@@ -130,8 +131,7 @@ class _Calls(FakeCalls):
         left = [each.node.expr for each in sizes if isinstance(each, torch.SymInt)]
         for unit in dict.fromkeys(units):
             if unit.free_symbols and not any(each.has(unit) for each in left):
-                place = place_of(sys._getframe(2))
-                self.units.append((sympy.Eq(unit, unit.xreplace(self.recorder.hints)), place))
+                self.units.append(sympy.Eq(unit, unit.xreplace(self.recorder.hints)))
 
     def _squeezed(self, x: torch.Tensor, axes: Any = None) -> None:
         """Code may go by the number of axes that are left."""
@@ -213,15 +213,10 @@ def collect(
             taken = bool(getattr(answer, "is_number", type(answer) in (int, float)))
             found.setdefault(assumed, Branch(assumed, place, taken))
     units: list[Expr] = []
-    for expression, place in forward.units:
-        try:
+    for expression in forward.units:
+        with suppress(Untranslatable):
             unit = condition(expression, True, symbols)
-        except Untranslatable as error:
-            missing = missing or f"the condition {error} at {place} has no counterpart"
-            continue
-        if not unit.is_const:
-            units.append(unit)
-            found.setdefault(unit, Branch(unit, place))
+            units += [] if unit.is_const else [unit]
     seen, unsaid = _seen(forward.calls, symbols)
     missing = missing or unsaid
     seen.complete = not missing  # else numbers in it may follow sizes unseen
@@ -231,15 +226,14 @@ def collect(
 @dataclass(frozen=True)
 class _Forward:
     """What one symbolic forward was asked, and what it called. `symbols`: what PyTorch's stand for;
-    `on_values`: it ended where values of tensors decide; `units`: what made numbers of sizes in results, with
-    the user's line."""
+    `on_values`: it ended where values of tensors decide; `units`: what made numbers of sizes in results."""
 
     recorder: Recorder
     symbols: Mapping[Any, Expr]
     calls: Sequence[Met]
     missing: str
     on_values: bool
-    units: Sequence[tuple[Any, str]] = ()
+    units: Sequence[Any] = ()
 
 
 def _forward(

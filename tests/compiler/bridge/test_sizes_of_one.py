@@ -120,8 +120,7 @@ def test_two_inputs(name: str) -> None:
 def test_traced_where_all_sizes_of_results_are_one(
     name: str, moved: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first trace is moved; where it is not, a size that became a number is a condition of the graph,
-    beyond which another graph serves, or PyTorch."""
+    """The first trace is moved; where it is not, another graph serves what this one refuses, or PyTorch."""
     small = {"b": 8, "h": 11, "w": 13, "t": 7, "n": 5}
     monkeypatch.setattr(Prober, "first", lambda self: {dim.name: small[dim.name] for dim in self.free})
     monkeypatch.setattr(Search, "_roomier", lambda self, first: first)

@@ -65,7 +65,7 @@ def test_an_attribute_beside_a_weight_may_be_the_weight() -> None:
 def test_numbers_that_are_multiplied_in_the_same_line_settle_none() -> None:
     made = call(aten.div.Tensor, X, 2.0)
     assert origin("y = x / (n / 2)", made, "other") is CALCULATED
-    assert told(line("y = x / (n / 2)"), made, "other").formula(4) == 2.0
+    assert told(line("y = x / (n / 2)"), made, "other").formula is None  # or the other 2
 
 
 @pytest.mark.parametrize(
