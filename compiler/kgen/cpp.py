@@ -60,9 +60,8 @@ class Cpp(Lowering):
     def __init__(self, nest: Nest, tensors: Mapping[str, Value], system: System) -> None:
         super().__init__(nest, tensors, system)
         self.pointers: dict[str, str] = {}  # further ones to a buffer, and its name
-        self._guarded: dict[
-            tuple[str, Expr], dict[Expr, str]
-        ] = {}  # by buffer and guard, each load's pointer
+        # by buffer and guard the pointer of each load
+        self._guarded: dict[tuple[str, Expr], dict[Expr, str]] = {}
 
     def memory(self, load: Expr) -> str:
         """Each of several reads of a buffer under one condition has a pointer of its own, which the compiler

@@ -35,13 +35,8 @@ def viewed(frame: list, slot: int, view: View) -> torch.Tensor:
     return as_view(frame[slot], view)
 
 
-def held(frame: list, slot: int) -> torch.Tensor:
-    """What lies in a slot of the frame, in whichever layout PyTorch gave it."""
-    return frame[slot]
-
-
 def in_rows(frame: list, slot: int, view: View) -> torch.Tensor:
-    """The same in row-major order, as those expect it who know no other layout."""
+    """What lies in a slot of the frame in row-major order, as those expect it who know no other layout."""
     return frame[slot].contiguous()
 
 

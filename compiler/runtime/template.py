@@ -227,11 +227,7 @@ class Template:
         dims = {given.name: given.dims for given in self._outline.program.inputs}
         for tensor in self._tensors.values():
             given = dims.get(tensor.buffer)
-            if (
-                given is not None
-                and tuple(tensor.shape) == tuple(given)
-                and _is_whole(tensor, product(given))
-            ):
+            if given is not None and given == tensor.shape and _is_whole(tensor, product(given)):
                 layouts[externals.index(tensor.buffer)] = self._outline.layouts[tensor.name]
         for step in self._outline.segment.steps:
             for name in () if isinstance(step, Launch) else _results(step):
